@@ -195,7 +195,7 @@ def trials(folder: Path, asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
 def _tried(
     what: str, folder: Path, settings: RunSettings, done: str, advice: str, *, ffmpeg: str = "", needed: bool = True
 ) -> Finding:
-    """Return the clip made with these settings, validated against its source, and its frames read back by number."""
+    """Encode the clip with these settings, validate it against its source, and read frames by number; return the result."""
     destination = folder / what.lstrip("-").replace(" ", "-")
     try:
         db = _make_and_prove(folder / "sources", destination, settings, ffmpeg)

@@ -24,7 +24,7 @@ TORCHCODEC_ADVICE = "without CUDA: pip install torch==2.13.0 torchcodec==0.13.0,
 
 
 class StreamLoader(ABC):
-    """One video. Pictures are (H, W, 3) uint8 RGB. Raises ReadError, and what the library raises."""
+    """Another library's reader of one video. Pictures are (H, W, 3) uint8 RGB. Raises ReadError, and the library's errors."""
 
     package: str
 
@@ -37,19 +37,19 @@ class StreamLoader(ABC):
 
 
 class Loader(StreamLoader):
-    """One opened video that can be entered anywhere."""
+    """A reader that can seek."""
 
     @abstractmethod
     def at(self, number: int) -> Picture:
-        """Return a frame by its number, 0-based, reached by a seek."""
+        """Return a frame by number, from 0, reached by a seek."""
 
     @abstractmethod
     def several(self, numbers: list[int]) -> Sequence[Picture] | Picture:
-        """Return frames by their numbers, which ascend, as the library does it best."""
+        """Return frames by ascending numbers, in the library's most efficient way."""
 
 
 class PyAvLoader(Loader):
-    """Seeks to the PTS that a scan of the packets gives."""
+    """Seeks to PTS that a scan of the packets returned."""
 
     package = "av"
 
@@ -79,7 +79,7 @@ class PyAvLoader(Loader):
         raise ReadError(f"a seek to frame {number} ends past it", path=self.path)
 
     def several(self, numbers: list[int]) -> Sequence[Picture]:
-        """Return one seek, and on from there."""
+        """Seek once, then decode on."""
         stream = self._container.streams.video[0]
         due = [self._pts[number] for number in numbers]
         found: dict[int, Picture] = {}
@@ -181,7 +181,7 @@ class OpenCvLoader(Loader):
         return found
 
     def several(self, numbers: list[int]) -> Sequence[Picture]:
-        """Return one seek; what lies between is decoded and not converted."""
+        """Seek once, then decode on; frames between are decoded but not converted."""
         pictures = [self.at(numbers[0])]
         for before, number in pairwise(numbers):
             for _ in range(before + 1, number):
@@ -194,7 +194,7 @@ class OpenCvLoader(Loader):
 
 
 class ImageioFfmpegLoader(StreamLoader):
-    """Raw pictures through a pipe from the ffmpeg program that imageio-ffmpeg brings."""
+    """Reads raw pictures from a pipe of imageio-ffmpeg's ffmpeg program."""
 
     package = "imageio_ffmpeg"
 
@@ -214,7 +214,7 @@ class ImageioFfmpegLoader(StreamLoader):
 
 
 class ScikitVideoLoader(StreamLoader):
-    """Raw pictures through a pipe from the ffmpeg and ffprobe programs on PATH."""
+    """Reads raw pictures from a pipe of the ffmpeg program on PATH."""
 
     package = "skvideo"
 
@@ -237,5 +237,5 @@ STREAM_LOADERS: dict[str, type[StreamLoader]] = {
 
 
 def installed() -> list[str]:
-    """Return names of the loaders with a seek that can be imported here."""
+    """Return the names of the installed loaders that can seek."""
     return [name for name, loader in LOADERS.items() if importlib.util.find_spec(loader.package) is not None]

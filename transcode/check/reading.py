@@ -107,11 +107,11 @@ MAX_FRAMES_IN_MEMORY = 64 << 20  # bytes
 
 
 def opened_ids(destination: Path, kind: str) -> tuple[pa.Array | None, str]:
-    """Return the ids of the videos that `open_store` finds; None where it opens nothing of the kind, and why.
+    """Return the ids of the videos that `open_store` finds; None if it finds no store of this kind, and why.
 
     Args:
-        destination: A finished one.
-        kind: Of the store that the settings speak of.
+        destination: A finished destination.
+        kind: Kind of store in the settings.
     """
     try:
         store = open_store(destination)
@@ -132,8 +132,8 @@ def differing_ids(known: pa.ChunkedArray, found: pa.Array) -> tuple[list[str], l
 
 
 def sample_of(row: ManifestRow) -> list[int]:
-    """Return numbers of the frames that are read: all of a short video; else the first, the last, the two that are closest
-    in time, and sequences that begin anywhere. The same for the same video.
+    """Return the numbers of frames to read: all of a short video; else the first, the last, the two closest in time, and
+    random sequences. They are the same each time.
     """
     count = row.num_frames or 0
     if count <= ALL_OF:

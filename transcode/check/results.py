@@ -50,7 +50,7 @@ def table_of(results: Iterable[Checked]) -> pa.Table:
 
 
 class _UnitDigest(NamedTuple):
-    """The columns of a row that say which bytes an output has."""
+    """Columns of a row that identify the bytes of an output."""
 
     id: str
     sha256: str | None

@@ -91,7 +91,7 @@ def _exclusive(path: str, first: Submit, second: Submit) -> Finding:
 
 
 def try_store(url: str) -> Iterator[Finding]:
-    """Yield whether what lies behind a URL can be written, and on a condition. Raises MissingError, SettingsError,
+    """Yield whether a URL is writable, and whether it supports conditional writes. Raises MissingError, SettingsError,
     StorageError.
     """
     there, name = ObjectStorage(url), f".vidprep/trial-{secrets.token_hex(4)}"
@@ -114,7 +114,7 @@ def leave(path: str, name: str) -> None:
 
 
 def seen_after(path: str, name: str) -> float | None:
-    """Return how long it took until a file was there; None for too long."""
+    """Return how many seconds it took until a file was visible; None if it took too long."""
     begun = time.monotonic()
     while not Path(path, name).exists():
         if time.monotonic() - begun > WAIT_SECONDS:
@@ -124,7 +124,7 @@ def seen_after(path: str, name: str) -> float | None:
 
 
 def take_all(path: str) -> tuple[str, list[int]]:
-    """Return how names are created in this folder, and which of them this worker created, as a run does it."""
+    """Create names as a run does; return the method, and the names that this worker created."""
     own, storage = Path(path, f"own-{secrets.token_hex(4)}"), LocalStorage(Path(path))
     own.write_bytes(b"")
     how = "link"

@@ -89,11 +89,11 @@ class Check:
 
     @property
     def is_video(self) -> bool:
-        """Whether the unit is a video, and not frames in a store."""
+        """Whether the unit is a video instead of frames in a store."""
         return isinstance(self.settings.output, VideoOutput)
 
     def read_as(self) -> list[int]:
-        """Return sizes and times of the files that are read, by which one is known that changed since."""
+        """Return sizes and times of the files to read, which tell whether they changed later."""
         path = self.destination / self.row.file_name
         output = [path.stat().st_size, path.stat().st_mtime_ns] if path.exists() else []
         return output + ([*self.source.state] if self.source else [])
@@ -313,7 +313,7 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) 
 
 
 def _first_other(found: Sequence[int], due: Sequence[int]) -> int:
-    """Return the first place at which two lists differ."""
+    """Return the first position at which two lists differ."""
     return next((n for n, (one, other) in enumerate(zip(found, due, strict=False)) if one != other), len(due))
 
 
@@ -387,7 +387,7 @@ def _compare_stored(
 
 
 def _levels_apart(made: npt.NDArray[Any], stored: bytes) -> int:
-    """Return the largest difference of two samples; 256 where the sizes differ."""
+    """Return the largest difference between two samples; 256 if the sizes differ."""
     if made.size != len(stored):
         return 256
     return int(np.abs(made.reshape(-1).astype(np.int16) - np.frombuffer(stored, np.uint8)).max(initial=0))
@@ -397,7 +397,7 @@ def _levels_apart(made: npt.NDArray[Any], stored: bytes) -> int:
 
 
 def _faults_of_seeks(path: Path, check: Check, done: Checked) -> Iterator[str]:
-    """Yield each loader against itself: a frame that a seek reaches is the frame of that number in order."""
+    """Yield a line for each loader whose frame after a seek differs from its frame of that number in order."""
     count = check.row.num_frames or 0
     rng = random.Random(check.row.id)
     wanted = rng.sample(range(count), min(check.seeks, count))

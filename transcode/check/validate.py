@@ -104,7 +104,7 @@ class ValidationReport:
     unwritten: str | None = None
 
     def add(self, done: Checked) -> None:
-        """Count what was found about one video."""
+        """Add the result of one video."""
         self.checked += 1
         self.cross_checked += done.ffmpeg_psnr_y_db is not None
         self.ffmpeg_failed = self.ffmpeg_failed or done.ffmpeg_failed
@@ -221,7 +221,7 @@ def _settings_of_finished(destination: Path) -> RunSettings:
 
 
 def _states(destination: Path) -> list[tuple[str, int, int]]:
-    """Name, inode and time of each manifest: a run or `label` puts another file in its place."""
+    """Return name, inode and time of each manifest, which change with every run and `label`."""
     return [(path.name, path.stat().st_ino, path.stat().st_mtime_ns) for path in manifest_paths(destination)]
 
 
@@ -234,7 +234,7 @@ def _seen(destination: Path) -> pa.Table:
 def _rows_to_read(
     destination: Path, there: pa.Table, sources: Mapping[str, Unit] | None, sample: int | None
 ) -> list[ManifestRow]:
-    """Return the rows of what was made, or of what was made of some sources, or of a sample of either."""
+    """Return the rows to check: all outputs, or those of some sources, or a sample of these."""
     if sample is None:
         return [row for row in manifest_rows(destination) if row.ok and (sources is None or row.id in sources)]
     if sources is not None:
@@ -243,7 +243,7 @@ def _rows_to_read(
 
 
 def _missing(destination: Path, ids: pa.ChunkedArray, sources: Mapping[str, Unit] | None) -> dict[str, str]:
-    """Return units without a row, and why."""
+    """Yield a line for each unit without a row, with the reason."""
     missing, known = array_status(destination).missing, set(ids.to_pylist()) if sources else set()
     without = {id_: unit for id_, unit in (sources or {}).items() if id_ not in known and id_ not in missing}
     return missing | {id_: f"no row: {unit.path} was not made" for id_, unit in without.items()}
@@ -258,7 +258,7 @@ def _read_again(
     on_start: Callable[[int], None],
     on_unit: Callable[[], object],
 ) -> None:
-    """Check the units that an interrupted check did not, and write down what was measured of all. Raises KeyboardInterrupt."""
+    """Check the units that an interrupted check did not, and store all results. Raises KeyboardInterrupt."""
     results = [done for check in checks if (done := journal.passed(check)) is not None]
     for done in results:
         report.add(done)
@@ -371,7 +371,7 @@ def checked_in(child: Child, check: Check) -> Checked:
 
 
 class _Journal:
-    """Units that passed. It is taken up only by a check of the same things, and only for files that are as they were."""
+    """Journal of the units that passed. It is only resumed by a check with the same options, for unchanged files."""
 
     def __init__(self, destination: Path, options: str) -> None:
         self.path = destination / STATE_DIR / "validation.jsonl"

@@ -148,7 +148,11 @@ class SweepOptions:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """value: a CRF, or a JPEG quality; None for the codec's default."""
+    """One setting.
+
+    Attributes:
+        value: CRF or JPEG quality; None for the codec's default
+    """
 
     codec: str
     gop: int | None
@@ -311,7 +315,9 @@ def _timed(cell: Cell, root: Path, ids: list[str], options: SweepOptions) -> dic
 
 
 def _as_png(video: StoredVideo) -> dict[str, float]:
-    """Return bytes of all frames of a video as PNG, by a few of them; and median milliseconds to decode one, by Pillow."""
+    """Return the estimated bytes of all frames of a video as PNG, from a few of them, and the median milliseconds to
+    decode one by Pillow.
+    """
     from PIL import Image
 
     spread = sorted({(2 * n + 1) * len(video) // (2 * STILLS_EACH) for n in range(STILLS_EACH)})

@@ -48,7 +48,7 @@ def bd_rate(anchor: Curve, test: Curve) -> float | None:
 
 
 def size_at(curve: Curve, db: float) -> float | None:
-    """Return bytes at a PSNR, between the two points next to it: the logarithm of the size is taken for linear in dB. None
+    """Return the size in bytes at a PSNR, interpolated between neighbouring points, with its logarithm linear in dB. None
     outside.
     """
     found = value_at([(math.log(size), point_db) for size, point_db in _finite(curve)], db)
@@ -56,7 +56,7 @@ def size_at(curve: Curve, db: float) -> float | None:
 
 
 def value_at(values: Sequence[tuple[float, float]], db: float) -> float | None:
-    """Return a CRF or quality, or another figure, at a PSNR: linear between the two (figure, dB) next to it. None outside."""
+    """Return a CRF, quality or other figure at a PSNR, interpolated linearly between neighbouring points. None outside."""
     points = sorted((point for point in values if math.isfinite(point[1])), key=lambda point: point[1])
     for (low_value, low), (high_value, high) in pairwise(points):
         if low <= db <= high:
@@ -153,7 +153,7 @@ def _cell(name: str, rows: list[Row], times: Row) -> dict[str, Any]:
 
 
 def _at(name: str, cells: Sequence[Row], db: float) -> dict[str, Any]:
-    """Return a curve at one PSNR; None where its cells do not reach from below it to above."""
+    """Return a curve at one PSNR; None if its cells do not reach from below to above."""
     mine = [cell for cell in cells if cell["curve"] == name]
     return {
         "curve": name,

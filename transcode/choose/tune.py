@@ -46,7 +46,7 @@ class Reading:
 
     @property
     def span(self) -> int:
-        """Frames from the first of a sequence to its last."""
+        """Distance from the first frame of a sequence to the last."""
         return (self.sequence_length - 1) * self.stride + 1
 
     def gops(self) -> tuple[int, ...]:

@@ -68,7 +68,7 @@ def show_command(destination: Path, id_: str | None = None, failed: bool = False
 
 
 def _find(rows: Iterable[ManifestRow], name: str, destination: Path) -> ManifestRow:
-    """Return the row of an id, or of an output by its file name. Raises SettingsError."""
+    """Return the row of an id, or of an output by file name. Raises SettingsError."""
     names: list[str] = []
     for row in rows:
         if name in (row.id, row.file_name):
@@ -242,7 +242,7 @@ def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, **given
 
 
 def missing_for_pages() -> str | None:
-    """Return the library that a page needs and that is not there; None where all are."""
+    """Return the name of a missing package that pages need; None if all are installed."""
     try:
         import itables  # noqa: F401
         import jinja2  # noqa: F401

@@ -310,7 +310,7 @@ def tune_command(source: Path, **given: Any) -> None:
 
 
 def _again(given: dict[str, Any]) -> list[str]:
-    """Return the options of sources and pictures that were given, as they were."""
+    """Return the flags for sources and pictures that were given, unchanged."""
     words = []
     for keyword in (
         each.keyword

@@ -38,7 +38,9 @@ QUIET = click.option("--quiet", is_flag=True, help="No progress bar.")
 
 
 def options(declared: Iterable[Declared]) -> Decorator:
-    """Return a flag for each. Choices and bounds are checked where the values go, so that Python hears of them too."""
+    """Return a decorator that adds a flag for each option. Choices and bounds are checked by the called function, so that
+    Python calls are checked too.
+    """
 
     def apply(function: Callable[..., None]) -> Callable[..., None]:
         for each in reversed(list(declared)):
@@ -70,14 +72,14 @@ def _how(each: Declared) -> dict[str, Any]:
 
 
 class Word(click.Choice):  # type: ignore[type-arg]  # before click 8.2 it had no parameter
-    """One of several, shown and completed as such; checked where the value goes."""
+    """One of several words, shown and completed as such; checked by the called function."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002 (click's)
         return value
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]  # before click 8.3 it had no parameter
-    """One number. Whoever gives several gets to know which command takes them."""
+    """A number. Lists are rejected with the name of a command that accepts several."""
 
     def __init__(self, kind: type[int] | type[float]) -> None:
         self.kind, self.name = kind, kind.__name__
@@ -95,7 +97,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # before click 8.3 it 
 
 
 class LocalPath(click.Path):
-    """A path on this machine, where a URL would become a folder of that name; it is refused before anything is done."""
+    """A local path. URLs are rejected, because they would become folders of that name."""
 
     def __init__(self, path_type: type[str] | type[Path] = Path, **more: Any) -> None:
         super().__init__(path_type=path_type, **more)
@@ -111,7 +113,7 @@ class LocalPath(click.Path):
 
 
 class FolderOrUrl(click.Path):
-    """A path here, or a URL that fsspec knows, which stays text."""
+    """A local path, or a URL that fsspec knows, which stays text."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:
         try:
@@ -131,7 +133,12 @@ def _say(error: Exception) -> None:
 
 
 def refuse(error: click.UsageError, usage: str = "vidprep") -> NoReturn:
-    """Print a click error on one line, where click takes four, and exit. usage: the command, where the error does not know it."""
+    """Print a click error on one line (click prints four), and exit.
+
+    Args:
+        error: The error.
+        usage: Name of the command if the error does not contain it.
+    """
     said = " ".join(error.format_message().split())
     usage = usage if error.ctx is None else error.ctx.command_path
     end = "" if said.endswith((".", "?")) else "."
@@ -172,7 +179,7 @@ _PATHS = ("-i", "--input", "-o", "--output", "--src", "--dst")
 
 
 def _no_such_option(error: click.NoSuchOption, args: Sequence[str]) -> str:
-    """Return a message that names the option that was meant, or the command that has it."""
+    """Return a message that names a similar option, or a command that has the option."""
     context, name = error.ctx, error.option_name
     assert context is not None
     own = [flag for each in context.command.params for flag in each.opts]
@@ -197,7 +204,11 @@ def _no_such_option(error: click.NoSuchOption, args: Sequence[str]) -> str:
 
 
 class LinePrinter:
-    """Prints lines for machines. A stdout that takes no more ends no work that is under way: fault says why it took none."""
+    """Prints lines for machines. If stdout fails the run goes on.
+
+    Attributes:
+        fault: The error of stdout, or None
+    """
 
     def __init__(self) -> None:
         self.fault: OSError | None = None
@@ -214,7 +225,7 @@ class LinePrinter:
 
 
 class Command(click.Command):
-    """Turns our own errors and the file system's into one line on stderr, and 2 for what stops a run before it starts."""
+    """Prints vidprep's and the file system's errors as one line on stderr, and exits with 2 if a run did not start."""
 
     interrupted = "interrupted; run the same command again to go on"
 
@@ -270,13 +281,13 @@ def _told(error: OSError) -> str:
 
 
 class Viewer(Command):
-    """Shows something until it is stopped."""
+    """Shows something until it is interrupted."""
 
     interrupted = "no longer shown"
 
 
 class BriefCommand(Command):
-    """Writes all or nothing, at its end."""
+    """Writes its output at its end, all or nothing."""
 
     interrupted = "interrupted; nothing was written"
 
@@ -284,16 +295,10 @@ class BriefCommand(Command):
 def command_of(
     function: Callable[..., Any], *arguments: Decorator, flags: Sequence[Decorator] = (), cls: type[Command] = Command
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """Return a decorator that makes the command of a public function from the function that runs it on the command line.
+    """Return a decorator that makes a command from a public function and the function that runs it on the command line.
 
-    The command has the name of the public function, a flag for each of its options, and --quiet where it has a progress bar. Its help is
-    the docstring of what is decorated, which gets what was given as keywords.
-
-    Args:
-        function: What `typed` decorated.
-        arguments: click's decorators for the arguments.
-        flags: click's decorators for flags that the public function has not.
-        cls: The class of the command.
+    The command has the name of the public function, a flag for each of its options, and --quiet if it has a progress
+    bar.
     """
 
     def decorate(run: Callable[..., None]) -> click.Command:

@@ -80,7 +80,7 @@ def print_dry_run(
 
 
 def _counts(labels: Labels) -> Iterator[str]:
-    """Yield how many videos each class has, and each split of each class."""
+    """Yield how many videos each class and each split has."""
     from vidprep.formats.manifest import CLASS_LABEL, SPLIT_LABEL, values_of
 
     of = {
@@ -103,7 +103,7 @@ def _counted(values: list[str]) -> str:
 
 
 def _lines(place: Destination, todo: Plan, sources: SourceList, labels: Labels) -> Iterator[dict[str, Any]]:
-    """Yield the same for machines, the summary last."""
+    """Yield lines for machines, the summary last."""
     for job in todo.jobs:
         yield {
             "what": "to do",
@@ -167,7 +167,7 @@ Raises:
 
 
 def _with_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """Add the section of arguments, results and errors to the docstring of a function."""
+    """Add the arguments, results and errors to a function's docstring."""
     function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n{ARGUMENTS}"
     return function
 

@@ -165,7 +165,7 @@ def _merged(path: Path) -> MergedParts:
 
 
 def _of_other_settings(root: Path, digest: str) -> Iterator[tuple[str, str | None]]:
-    """Yield units that other settings made, and the digest of those."""
+    """Yield units with other settings, and the digest of these settings."""
     import pyarrow.compute as pc
 
     if (table := read_table(root, list(_UnitSettings._fields))) is not None:
@@ -175,7 +175,7 @@ def _of_other_settings(root: Path, digest: str) -> Iterator[tuple[str, str | Non
 
 
 class _UnitRow(NamedTuple):
-    """The columns of a row that say which settings made it, of what."""
+    """Columns of a row with its settings and source."""
 
     id: str
     settings_digest: str | None
@@ -188,12 +188,12 @@ class _UnitRow(NamedTuple):
 
     @property
     def state(self) -> tuple[object, ...]:
-        """The state of its source, and the cut, as in a plan."""
+        """State of the source, and the cut, as in a plan."""
         return self[2:]
 
 
 class _UnitSettings(NamedTuple):
-    """The columns of a row that say which settings made it."""
+    """Columns of a row with its settings."""
 
     id: str
     settings_digest: str | None
@@ -235,10 +235,14 @@ class Merged:
 
 
 def merge(where: Path | str) -> Merged:
-    """Join the manifests of all parts, mend what killed tasks left, write the index of shards, and account for every video of
-    the plan. The same again is harmless: what a stopped merge leaves, the next one does.
+    """Join the manifests of all partitions, repair what killed tasks left, write the index of shards, and report the
+    status of every planned video.
 
-    Raises DestinationError while a task still works in there, StoreError for what is no destination of a run.
+    A repeated call is harmless, and completes a merge that was stopped.
+
+    Raises:
+        DestinationError: There is no array run, or a partition is still running.
+        ManifestError: A manifest cannot be read.
     """
     whole = _to_be_merged(where)
     with whole.lock(merging=True):

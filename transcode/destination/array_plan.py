@@ -45,7 +45,7 @@ ABOUT_KEY = b"vidprep.array_plan"
 
 
 class PlannedUnit(NamedTuple):
-    """The columns of a plan."""
+    """Columns of a plan."""
 
     id: str
     part: int
@@ -160,9 +160,10 @@ def previewed(place: Destination, sources: SourceList, settings: RunSettings, *,
 def begin_part(
     place: Destination, sources: SourceList, settings: RunSettings, selection: Selection, *, overwrite: bool
 ) -> Share:
-    """Take the share of this part, as the plan has it; the first task makes the plan. To be called while the part is held.
+    """Return the share of this partition from the plan. The first task makes the plan. Hold the partition's lease.
 
-    Raises DestinationError where other parts have other settings, or the plan cannot be read.
+    Raises:
+        DestinationError: Other partitions have other settings, or the plan cannot be read.
     """
     part = place.part
     assert part is not None

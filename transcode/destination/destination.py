@@ -81,7 +81,7 @@ class Outputs(Protocol):
     is_put_by_workers: bool
 
     def holds(self, unit: KnownUnit, file_name: str) -> bool:
-        """Return whether the output of a unit is there, as its row says, under the name that it would be given now."""
+        """Return whether the output of a unit exists as its row says, under the name that it would get now."""
         ...
 
     def has(self, row: ManifestRow) -> bool:
@@ -91,11 +91,11 @@ class Outputs(Protocol):
         ...
 
     def has_foreign(self, file_name: str) -> bool:
-        """Return whether a file that no row mentions stands where an output would go."""
+        """Return whether a file without a row has the name of an output."""
         ...
 
     def check_folder(self) -> None:
-        """Raise DestinationError for a folder of no run that holds files of the names of outputs."""
+        """Raise DestinationError if a folder without a run contains files with names of outputs."""
         ...
 
     def prepare(self, row: ManifestRow, partial: Path) -> ManifestRow:
@@ -109,15 +109,15 @@ class Outputs(Protocol):
         ...
 
     def move(self, row: ManifestRow, before: ManifestRow) -> None:
-        """Name an output as its source is called now, and journal it. row: of the unit under its new name. Raises OSError."""
+        """Rename an output after its source was renamed, and journal the row with its new name. Raises OSError."""
         ...
 
     def remove(self, file_name: str) -> None:
-        """Remove what a unit was before, under a name that it has no more."""
+        """Remove an output under a name that its unit no longer has."""
         ...
 
     def recover(self) -> int:
-        """Finish what a kill left half done. Returns how many outputs were given their names."""
+        """Complete what a kill interrupted. Return how many outputs were renamed."""
         ...
 
     def relabel(self) -> None:
@@ -175,7 +175,7 @@ class Destination:
         )
 
     def of_part(self, part: Partition) -> Destination:
-        """Return what a task of an array run left here."""
+        """Return the destination as a partition of an array run sees it."""
         return Destination(self.storage, self._make_outputs, part)
 
     # ------------------------------------------------------------------------------------------- who works here
@@ -274,22 +274,22 @@ class Destination:
 
     @property
     def fence(self) -> int:
-        """The number of the lease, which no later run has a lower one than."""
+        """Number of the lease; later runs have higher ones."""
         return self.lease.mine.number if self.lease else 0
 
     @property
     def run(self) -> int:
-        """The number of this run: no other has it, no later one a lower one."""
+        """Number of this run; later runs have higher ones."""
         return self.fence * PARTS_MAX + (self.part.index + 1 if self.part else 0)
 
     # ------------------------------------------------------------------------------------------- files of its state
 
     def shared_file(self, name: str) -> Path | None:
-        """Return a file of the whole destination in DST/.vidprep, as it is now; None where it is not there."""
+        """Return an up-to-date file of DST/.vidprep; None if it does not exist."""
         return self.storage.local(f"{STATE_DIR}/{name}")
 
     def create_shared(self, name: str, data: bytes) -> None:
-        """Write one of those where it is not there: of several tasks one does. Raises DestinationError."""
+        """Create a file in DST/.vidprep unless it exists; only one of several tasks does. Raises DestinationError."""
         with self._writing(f"{STATE_DIR}/{name}"):
             self.storage.create(f"{STATE_DIR}/{name}", data)
 
@@ -349,7 +349,7 @@ class Destination:
     # ------------------------------------------------------------------------------------------- outputs and rows
 
     def known_units(self) -> dict[str, KnownUnit]:
-        """Return every unit that has a row, by id."""
+        """Return every unit with a row, by id."""
         with explained(self.storage):
             return known_units(self.root, self.journal)
 
@@ -420,7 +420,7 @@ class Destination:
         self.note_manifest()
 
     def note_manifest(self) -> None:
-        """Keep which manifest was written last, when it is there."""
+        """Record the identity of the manifest, if it exists."""
         if self.part is None:
             self.write_own(WRITTEN_NAME, json.dumps({"lease": self.fence}).encode())
 
@@ -463,7 +463,7 @@ def _put_unreadable_aside(place: Destination) -> list[str]:
 
 
 def _lease_written(path: Path) -> int:
-    """Return the lease that the manifest was written under. Raises DestinationError."""
+    """Return the lease under which the manifest was written. Raises DestinationError."""
     try:
         return int(read_json(path, WRITTEN_BYTES_MAX)["lease"])
     except (OSError, ValueError, LookupError, TypeError) as error:

@@ -57,7 +57,7 @@ class GivenLabels:
         self._planned: Labels | None = None
 
     def given(self) -> Labels | None:
-        """Return those that the manifest is to have and may not have yet."""
+        """Return labels for the next manifest that may not be in the current one."""
         if self._given is None and (path := self._storage.root / self._name).exists():
             from vidprep.formats.manifest import read_labels
 
@@ -65,7 +65,7 @@ class GivenLabels:
         return self._given
 
     def of(self, id_: str) -> dict[str, Any]:
-        """Return those that a unit has, or is given."""
+        """Return the labels of one unit: those of this run, else those in the manifest."""
         labels = self._planned or self.given()
         return {} if labels is None else labels.of(id_)
 

@@ -92,7 +92,7 @@ class Holder:
 
     @property
     def is_dead(self) -> bool | None:
-        """Whether its process has ended; None where that cannot be asked from here."""
+        """Whether the process has ended; None if this machine cannot tell."""
         return ProcessId(self.host, self.machine, self.pid, self.started).is_dead
 
 
@@ -104,7 +104,11 @@ def myself(number: int) -> Holder:
 
 @dataclass(frozen=True, slots=True)
 class LeaseEntry:
-    """A lease as it was read. holder: None for one that was only half written."""
+    """A lease file.
+
+    Attributes:
+        holder: None if the file is incomplete
+    """
 
     data: bytes
     number: int
@@ -147,11 +151,11 @@ class LeasePlace:
         return f"inode {folder.stat().st_ino}"
 
     def name(self, number: int) -> str:
-        """Return the name of the lease of a number."""
+        """Return the file name of a lease number."""
         return f"{self._folder}/lease-{number:06d}"
 
     def read(self) -> LeaseEntry | None:
-        """Return the lease that counts; None where there never was one."""
+        """Return the lease that counts; None if there never was one."""
         while sizes := self._storage.list(self._is_lease, self._folder):
             newest = {max(sizes, key=_number_in), *({OLD_LEASE} & sizes.keys())}
             with suppress(FileNotFoundError):  # it made place for the next
@@ -169,7 +173,7 @@ class LeasePlace:
         return LEASE.fullmatch(name) is not None or (name == OLD_LEASE and self._storage.is_remote)
 
     def claim(self, mine: Holder, say: Callable[[str], object]) -> bool:
-        """Create a lease; False where another was faster."""
+        """Create a lease. Return False if another run was faster."""
         begun = time.monotonic()
         if not self._storage.create(self.name(mine.number), mine.as_bytes()):
             return False
@@ -210,7 +214,7 @@ class LeasePlace:
 
 
 def _number_in(name: str) -> int:
-    """Return the number that the name of a lease says; 0 for the one of earlier versions, which says it in its text."""
+    """Return the number in a lease's file name; 0 for the file of earlier versions, which contain it."""
     return 0 if name == OLD_LEASE else int(name.removeprefix("lease-"))
 
 
@@ -243,7 +247,11 @@ def first_at_work(places: Sequence[LeasePlace], say: Callable[[str], object]) ->
 
 
 class Lease:
-    """Taken, kept alive by a thread, and given back. shown: the destination, in messages."""
+    """A lease that is taken, renewed by a thread, and released.
+
+    Attributes:
+        shown: Name of the destination in messages
+    """
 
     def __init__(self, place: LeasePlace, shown: str, say: Callable[[str], object], *, waits: bool = False) -> None:
         """Prepare to take a lease.
@@ -315,7 +323,7 @@ class Lease:
         self._place.remove(self.mine)
 
     def check(self) -> None:
-        """Raise TakenOverError when another has taken over. Asks the storage, unless it has just answered."""
+        """Raise TakenOverError if another run has taken over. Reads the storage unless it did so a moment ago."""
         if _clock() - self._confirmed > self._place.trusted_seconds:
             begun = _clock()
             if not self._place.is_mine(self.mine):
@@ -344,5 +352,5 @@ class Lease:
 
 
 def _clock() -> float:
-    """Return seconds that also pass while the machine sleeps, where the kernel counts those."""
+    """Return seconds that include suspended time, if the kernel counts it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

@@ -37,7 +37,7 @@ from vidprep.transcode.sources import STATE_DIR, scratch_folder
 
 
 class _Output(NamedTuple):
-    """The columns of a row that say what file holds an output."""
+    """Columns of a row with the file of its output."""
 
     file_name: str
     status: str
@@ -54,9 +54,7 @@ def clear_other_stores(place: Destination, settings: RunSettings) -> None:
 
 
 def _left_by_others(storage: Storage, journal: Journal, kept: str) -> list[str]:
-    """Return files that runs of another kind than `kept` made, by name. Raises DestinationError for one that is a link, or
-    no regular file.
-    """
+    """Return files of stores of other kinds than `kept`. Raises DestinationError for a link or a special file."""
     root = storage.root
     rows = [*read_rows(root, _Output), *(_Output(row.file_name, row.status, row.container) for row in journal.rows())]
     kinds = {_kind(row.container) for row in rows} | {kind_made_by_run(root)}
@@ -70,7 +68,7 @@ def _left_by_others(storage: Storage, journal: Journal, kept: str) -> list[str]:
 
 
 def _forget_rows_of_others(root: Path, kept: str) -> list[str]:
-    """Take rows of another kind out of the manifests in `root`. Returns the names of those in which no row is left."""
+    """Remove rows of other stores from the manifests in `root`. Return the names of manifests that became empty."""
     gone = []
     for path in manifest_paths(root):
         is_kept = [_kind(row.container) == kept for row in read_rows(root, _Output, only=path)]
@@ -88,7 +86,7 @@ def _kind(container: str | None) -> str:
 
 
 def _indexed_as(storage: Storage, kind: str) -> str | None:
-    """Return the kind, where an index file says that vidprep made it."""
+    """Return the kind of store if an index file says that vidprep made it."""
     path = storage.local(f"{kind}.json")
     try:
         return (
@@ -99,25 +97,25 @@ def _indexed_as(storage: Storage, kind: str) -> str | None:
 
 
 def open_destination(where: Path | str, output: Output, part: Partition | None = None) -> Destination:
-    """Return the destination in a folder or behind a URL, for outputs of this kind."""
+    """Return the destination in a folder or behind a URL, for a kind of output."""
     return _opened(_storage(where), output, part)
 
 
 def open_finished(where: Path | str) -> Destination:
-    """Return a destination as its run.json says that it is. Raises StoreError for what is no destination of a run, StorageError."""
+    """Return a destination by its run.json. Raises StoreError if no run made it, StorageError."""
     storage = _storage(where)
     storage.local(f"{STATE_DIR}/run.json")
     return _opened(storage, settings_of(storage.root, storage.shown).output)
 
 
 def is_unfinished(root: Path) -> bool:
-    """Return whether a run left rows or labels in a folder that are not in the manifest."""
+    """Return whether a run left rows or labels that are not in the manifest."""
     state_dir = root / STATE_DIR
     return bool(Journal(state_dir / "journal.jsonl").files()) or (state_dir / GIVEN_LABELS_NAME).exists()
 
 
 def is_at_work(root: Path) -> bool:
-    """Return whether a run works in a folder, or was killed in it."""
+    """Return whether a run works in a folder, or was killed there."""
     lease = LeasePlace(storage_of(root), STATE_DIR).read()
     return lease is not None and not lease.is_free
 
@@ -130,7 +128,7 @@ def _opened(storage: Storage, output: Output, part: Partition | None = None) -> 
 
 
 def _storage(where: Path | str) -> Storage:
-    """Return the storage of a destination. Files from behind a URL are kept in a folder that goes with this process."""
+    """Return the storage of a destination. Local copies of a URL's files are removed with this process."""
     if isinstance(where, Path):
         return storage_of(where)
     stack = ExitStack()

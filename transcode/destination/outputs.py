@@ -28,7 +28,7 @@ from vidprep.transcode.settings import FrameOutput
 
 
 class Files:
-    """One file per video. A proven output is journalled before it takes its name, so that whatever has a name has a row."""
+    """One file per video. A verified output is journalled before it is renamed, so that every output has a row."""
 
     torn: tuple[str, ...] = ()
     is_put_by_workers = True
@@ -43,7 +43,9 @@ class Files:
         return True
 
     def has_foreign(self, file_name: str) -> bool:
-        """Return lines of the journal that were lost may mention a file, and so may other parts."""
+        """Return whether a file without a row has this name. Lost lines of the journal, or other partitions, may also have
+        made it.
+        """
         place = self._place
         if place.part is not None or place.journal.unreadable or self._storage.is_remote:
             return False
@@ -55,7 +57,7 @@ class Files:
         """Do nothing: each file is checked before it is replaced."""
 
     def prepare(self, row: ManifestRow, partial: Path) -> ManifestRow:  # noqa: ARG002
-        """Return an output is found by its partial name."""
+        """Return the row unchanged: the output is found by its partial name."""
         return row
 
     def publish(self, row: ManifestRow, partial: Path) -> None:
@@ -125,7 +127,7 @@ class Compacted:
 
 @dataclass(frozen=True)
 class ShardSizes:
-    """Bytes of the shards that are there, and of the units in them that rows name, by shard."""
+    """Sizes of existing shards, and of their units that rows name."""
 
     there: Mapping[str, int]
     alive: Mapping[str, int]
@@ -136,7 +138,7 @@ class ShardSizes:
         return self.there.keys() & self.alive.keys()
 
     def dead(self, name: str) -> int:
-        """Return bytes of a shard that no row names."""
+        """Return how many bytes of a shard no row names."""
         return self.there[name] - self.alive.get(name, 0) - self.tail
 
     def small(self, shard_bytes: int) -> set[str]:
@@ -144,7 +146,7 @@ class ShardSizes:
 
 
 class Shards:
-    """Places in shards."""
+    """Units in shards."""
 
     is_put_by_workers = False
 
@@ -156,9 +158,7 @@ class Shards:
         self._there: dict[str, int] | None = None
 
     def sizes(self) -> dict[str, int]:
-        """Return bytes of each shard that is there, by name. Raises DestinationError for one that is a link, or no regular
-        file.
-        """
+        """Return the size of each shard by name. Raises DestinationError for a link or a special file."""
         return self._storage.list(self._layout.is_shard)
 
     def has(self, row: ManifestRow) -> bool:
@@ -227,7 +227,7 @@ class Shards:
         """Do nothing: an old version of a unit stays in its shard until the run ends."""
 
     def _write_again(self, row: ManifestRow) -> ManifestRow:
-        """Put a unit into a shard of this run with its name and labels of now. Returns its row."""
+        """Copy a unit to a shard of this run with its current name and labels; return its row."""
         row = row.recorded(Recorded(run=self._place.run, labels=self._place.labels.of(row.id)))
         stored, begin = b"".join(self._stored(row)), row.offset or 0
         places = zip(self._layout.offsets(row), row.frame_sizes or (), strict=True)
@@ -282,7 +282,7 @@ class Shards:
         return ShardSizes(self.sizes(), _alive_bytes(self._place.root), len(self._layout.tail))
 
     def _due(self, sizes: ShardSizes) -> set[str]:
-        """Return the shards that have too many dead bytes, and the small ones where most are."""
+        """Return shards with too many dead bytes, and small shards if there are many."""
         allowed = 0.0 if self._layout.shows_dead_bytes else DEAD_SHARE_MAX
         due = {name for name in sizes.named if sizes.dead(name) > allowed * sizes.there[name]}
         small = sizes.small(self._options.shard_bytes)
@@ -301,7 +301,7 @@ class Shards:
         return unnamed
 
     def _move_units(self, names: set[str]) -> None:
-        """Copy the units of some shards into shards of this run, and let the manifest name those."""
+        """Copy the units of some shards to shards of this run, and write a manifest that names these."""
         if not names:
             return
         for row in _good_rows(self._place.root):
@@ -312,7 +312,9 @@ class Shards:
         self._place.merge_journal()
 
     def _write_index(self) -> None:
-        """Write the index and have it in the storage. The description of the index before is fetched first, as it is written beside it."""
+        """Write the index to the storage. The current index JSON is fetched first, so that the new one can name both
+        indexes.
+        """
         root = self._place.root
         self._place.check_held()
         self._storage.local(f"{self._layout.name}.json")
@@ -320,7 +322,7 @@ class Shards:
             self._storage.push(path.name)
 
     def _remove_shards(self, names: Iterable[str]) -> None:
-        """Remove shards that nothing names any more, once the manifest and the index without them are safe on disk."""
+        """Remove unused shards, after manifest and index without them are durable."""
         self._place.check_held()
         folder = os.open(self._place.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -332,7 +334,7 @@ class Shards:
 
 
 class _StoredUnit(NamedTuple):
-    """The columns of a row that say how much of which shard is its own."""
+    """Columns of a row with its place in a shard."""
 
     status: str
     file_name: str
@@ -340,7 +342,7 @@ class _StoredUnit(NamedTuple):
 
 
 def _alive_bytes(root: Path) -> dict[str, int]:
-    """Return bytes that rows name, by shard."""
+    """Return how many bytes of each shard rows name."""
     alive: dict[str, int] = defaultdict(int)
     for row in read_rows(root, _StoredUnit):
         if row.status == "ok":

@@ -23,7 +23,7 @@ MAX_PARTITIONS = 99_999
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """index: from 0 to count - 1."""
+    """Partition `index` (from 0 to count - 1) of an array run."""
 
     index: int
     count: int
@@ -41,7 +41,7 @@ class Partition:
 
 
 def assign_partitions(units: Sequence[Unit], count: int) -> Iterator[tuple[Unit, int]]:
-    """Yield each unit with the part that does it: the costliest first, each goes to the part that has least."""
+    """Yield each unit with its partition: the most expensive first, each to the partition with the least work."""
     loads = [(0, index) for index in range(count)]
     for unit in sorted(units, key=_cost, reverse=True):
         load, index = loads[0]
@@ -50,7 +50,7 @@ def assign_partitions(units: Sequence[Unit], count: int) -> Iterator[tuple[Unit,
 
 
 def _cost(unit: Unit) -> int:
-    """Return bytes to be read, as far as is known without opening it."""
+    """Return the bytes to be read, as far as known without opening the source."""
     cost = unit.size_bytes
     if unit.cut.end_seconds is not None:
         cost = min(cost, int((unit.cut.end_seconds - (unit.cut.start_seconds or 0.0)) * BYTES_PER_SECOND))

@@ -38,7 +38,7 @@ MICROSECOND = 1e-6
 
 
 class _CutRow(NamedTuple):
-    """The columns of a row that say what was cut out of which source."""
+    """Columns of a row with its source and cut."""
 
     id: str
     source: str
@@ -51,7 +51,11 @@ class _CutRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A unit of a destination. tolerance: of the times of its cut."""
+    """A unit of a destination.
+
+    Attributes:
+        tolerance: Tolerance of the times of its cut
+    """
 
     id: str
     cut: Cut
@@ -62,7 +66,7 @@ class _Known:
         return self.cut.start_seconds or 0.0
 
     def means(self, cut: Cut) -> bool:
-        """Return whether its frames are those of this cut."""
+        """Return whether its frames are those of a cut."""
         own, near = self.cut, self.tolerance
         return (own.start_frame or 0, own.end_frame) == (cut.start_frame or 0, cut.end_frame) and (
             near.means_same(own.start_seconds or 0.0, cut.start_seconds or 0.0)
@@ -201,7 +205,7 @@ def _rows_of_units(
 
 
 def _known(root: Path) -> dict[str, list[_Known]]:
-    """Return the units of a destination by their sources, in the order of where they begin."""
+    """Return the units of a destination by source, sorted by start."""
     found: dict[str, list[_Known]] = defaultdict(list)
     for row in read_rows(root, _CutRow):
         near = LEAST_KNOWN if row.tolerance_seconds is None else Tolerance(exact_seconds(row.tolerance_seconds))
@@ -213,7 +217,7 @@ def _known(root: Path) -> dict[str, list[_Known]]:
 
 
 def _units_of(path: Any, cut: Cut | None, base: str, known: Mapping[str, list[_Known]]) -> list[str]:
-    """Return the ids of the units of a source, or of those whose cut means the same frames as `cut`."""
+    """Return the ids of the units of a source, or of those with the same frames as `cut`."""
     if not isinstance(path, str) or not path:
         raise ValueError("has neither id nor path")
     source = path if is_url(path) else os.path.abspath(os.path.join(base or os.getcwd(), path))

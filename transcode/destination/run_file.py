@@ -63,14 +63,14 @@ def no_room(storage: Storage, source_bytes: int = 0) -> str:
 
 
 def disk_of(storage: Storage) -> str:
-    """Return the folder whose room is used, in messages."""
+    """Return the folder whose disk is used, for messages."""
     if storage.is_remote:
         return f"{tempfile.gettempdir()} (TMPDIR), where outputs wait until they are in {storage.shown}"
     return storage.shown
 
 
 def free_bytes(storage: Storage) -> int:
-    """Free bytes on the device that the folder is, or will be, on."""
+    """Return the free bytes of the device on which a folder is, or will be."""
     return shutil.disk_usage(_existing(storage.root)).free
 
 
@@ -108,7 +108,7 @@ def settings_of(destination: Path, shown: str = "") -> RunSettings:
 
 
 def made_by_run(folder: Path) -> bool:
-    """Return whether a run of vidprep says that it made this."""
+    """Return whether a run of vidprep made a folder."""
     return (folder / STATE_DIR / "run.json").is_file()
 
 
@@ -172,7 +172,7 @@ def _store_of(settings: Mapping[str, Any]) -> str:
 
 
 class KnownUnit(NamedTuple):
-    """The columns of a row that resuming needs."""
+    """Columns of a row that resuming needs."""
 
     id: str
     file_name: str
@@ -195,7 +195,7 @@ class KnownUnit(NamedTuple):
 
     @classmethod
     def of(cls, row: ManifestRow) -> KnownUnit:
-        """Return what resuming needs of a row."""
+        """Return these columns of a row."""
         return cls._make(getattr(row, name) for name in cls._fields)
 
     @property
@@ -205,19 +205,19 @@ class KnownUnit(NamedTuple):
 
     @property
     def cut(self) -> Cut:
-        """The part of the source that was asked for."""
+        """The requested part of the source."""
         return Cut(self.start_seconds, self.end_seconds, self.start_frame, self.end_frame)
 
     @property
     def source_state(self) -> SourceState | None:
-        """The state in which its source was read; None where it could not be."""
+        """State of the source when it was read; None if it was not."""
         if self.source_size_bytes is None or self.source_mtime_ns is None:
             return None
         return SourceState(self.source_size_bytes, self.source_mtime_ns)
 
 
 def known_units(root: Path, journal: Journal) -> dict[str, KnownUnit]:
-    """Return every unit that has a row, by id. The journal is newer than the manifest."""
+    """Return every unit with a row, by id. The journal is newer than the manifest."""
     known = {unit.id: unit for unit in read_rows(root, KnownUnit)}
     for row in journal.rows():
         if row.id in known and (known[row.id].run or 0) > (row.run or 0):

@@ -43,7 +43,7 @@ from vidprep.transcode.sources import csv_cell
 
 
 def export(store: FrameStore, out: Path, kind: str, options: FrameOutput, *, overwrite: bool = False) -> int:
-    """Write `out` as `kind` says. Returns how many videos are in it. Raises DestinationError, StoreError, OSError."""
+    """Write `out` in a format of `TARGETS`; return the number of videos. Raises DestinationError, StoreError, OSError."""
     target = TARGETS[kind]
     if target.needs_videos and not isinstance(store, VideoStore):
         raise StoreError(f"--to {kind} takes a folder of encoded videos", path=store.path)

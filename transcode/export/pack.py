@@ -47,9 +47,7 @@ from vidprep.transcode.sources import STATE_DIR, storable
 
 
 def ids_of_splits(store: FrameStore) -> Mapping[str, Sequence[str]]:
-    """Return the videos of each split; all under "" where the store has no splits. Raises StoreError where a video has
-    none.
-    """
+    """Return the ids of each split; all under "" if the store has no splits. Raises StoreError if a video has none."""
     column = store.label_columns().columns.get(SPLIT_LABEL)
     if column is None or not pa.types.is_string(column.type):
         return {"": store.ids}
@@ -65,7 +63,9 @@ def ids_of_splits(store: FrameStore) -> Mapping[str, Sequence[str]]:
 
 
 def numbered_classes(store: FrameStore, out: Path) -> dict[str, int]:
-    """Return the number of the class of each video, and write the classes of text to labels.txt, one per line. Raises StoreError."""
+    """Return the class number of each video, and write the names of text classes to labels.txt, one per line. Raises
+    StoreError.
+    """
     column = store.label_columns().columns.get(CLASS_LABEL)
     if column is None or column.null_count:
         raise StoreError("has videos without a `label`; give them one with `vidprep label`", path=store.path)
@@ -77,7 +77,7 @@ def numbered_classes(store: FrameStore, out: Path) -> dict[str, int]:
 
 
 def write_class_numbers(store: FrameStore, out: Path) -> None:
-    """Write class_to_idx.json where the store has classes of text."""
+    """Write class_to_idx.json if the store has text classes."""
     if store.classes:
         (out / CLASSES_NAME).write_text(json.dumps(dict(store.class_to_idx), ensure_ascii=False, indent=1))
 
@@ -140,7 +140,7 @@ def _pack(store: FrameStore, ids: Sequence[str], out: Path, options: FrameOutput
 
 
 def refuse_odd_ids(store: FrameStore) -> None:
-    """Raise StoreError that lists ids which lead out of the folder that is made of them: other people's stores name any."""
+    """Raise StoreError with the ids that lead out of the output folder; other tools' stores may contain any id."""
     odd = [id_ for id_ in store.ids if not {"", ".", ".."}.isdisjoint(id_.split("/"))]
     if odd:
         raise StoreError(f"has ids that cannot be names in a folder: {', '.join(map(repr, odd[:5]))}", path=store.path)
@@ -163,9 +163,14 @@ def refuse_linked_files(store: FrameStore) -> None:
 
 
 def make_empty(out: Path, store: FrameStore, *, overwrite: bool = False) -> None:
-    """Make a folder to write to, and note in it that `pack` writes it. overwrite: remove first what `pack` wrote there before.
+    """Create an output folder and mark it as written by `pack`.
 
-    Raises DestinationError for a folder that holds something else, and for one in the store or around it.
+    Args:
+        out: The folder.
+        overwrite: Remove an earlier output of `pack`.
+
+    Raises:
+        DestinationError: The folder contains something else, or the store, or is in the store.
     """
     there, source = out.resolve(), store.path.resolve()
     if there.is_relative_to(source) or source.is_relative_to(there):
@@ -187,9 +192,7 @@ def make_empty(out: Path, store: FrameStore, *, overwrite: bool = False) -> None
 
 
 def coded(store: FrameStore, id_: str, options: FrameOutput) -> list[Any]:
-    """Return the frames of a video as `options` stores them: the very JPEGs where the store has them, else encoded from
-    RGB.
-    """
+    """Return the frames of a video as `options` stores them: the stored JPEGs if possible, else encoded from RGB."""
     video = store[id_]
     if not options.is_coded:
         return [frame.tobytes() for frame in video.frames()]
@@ -236,7 +239,7 @@ def _row(store: FrameStore, id_: str, frames: list[Any], options: FrameOutput, *
 
 
 class _VideoTarLayout(TarLayout):
-    """Tar shards whose samples are the encoded video and its `.json`."""
+    """Tar shards whose samples are an encoded video and its `.json`."""
 
     def __init__(self, store: VideoStore) -> None:
         self.store = store

@@ -97,7 +97,7 @@ class AudioSource:
         self._container.close()
 
     def end_at(self, seconds: Fraction) -> None:
-        """End the audio at this time of the output, also where reading has begun."""
+        """Set the end of the audio in the output's time, also during reading."""
         self._seconds = seconds
 
     @contextmanager
@@ -126,11 +126,11 @@ class AudioSource:
         return [holes] if self._num_holes else []
 
     def _sample_at(self, ticks: int, time_base: Fraction, rate: int) -> int:
-        """Return a time of the source as a sample of the output."""
+        """Convert a time of the source to a sample number of the output."""
         return round_half_away((ticks * time_base - self._origin) * rate)
 
     def _packets(self) -> Iterator[AudioPacket]:
-        """Yield coded packets from shortly before time 0, with PTS that do not jump back."""
+        """Yield coded packets from shortly before time 0, with PTS that never jump back."""
         assert self.stream is not None
         base = time_base_of(self.stream)
         shift, end = 0, None
@@ -158,7 +158,7 @@ class AudioSource:
             yield packet
 
     def packets_from(self, lowest: int, rate: int) -> Iterator[AudioPacket]:
-        """Yield packets that begin at this sample of the output or later, up to the end, their times counted in samples."""
+        """Yield packets that start at this sample of the output or later, with times in samples."""
         due, last = 0, lowest - 1
         for packet in self._packets():
             at = due if packet.pts is None else self._sample_at(packet.pts, time_base_of(packet), rate)
@@ -216,7 +216,7 @@ class AudioSource:
                 yield at, cast(Samples, block.to_ndarray())
 
     def _take_fault(self, packet: AudioPacket | None, reason: str) -> None:
-        """Keep what does not decode, unless it is only decoded for what follows."""
+        """Record a packet that cannot be decoded, unless it was only decoded for later ones."""
         if packet is None or packet.pts is None or self._sample_at(packet.pts, time_base_of(packet), 1) >= 0:
             self._bad.append(reason)
 
@@ -224,7 +224,7 @@ class AudioSource:
 def _read_ahead(
     blocks: Iterator[tuple[int | None, Samples]], ahead: deque[tuple[int | None, Samples]], rate: int
 ) -> bool:
-    """Return whether there is a block left, and some that follow it."""
+    """Return whether a block is left, and blocks that follow it."""
     held = sum(block.shape[1] for _, block in ahead)
     while not ahead or (held < AHEAD_SECONDS * rate and len(ahead) < AHEAD_BLOCKS):
         following = next(blocks, None)
@@ -322,13 +322,15 @@ class AudioTrack:
             self.warnings.append(Remark("audio_left_out", "no audio in the range of the pictures"))
 
     def mux_until(self, seconds: Fraction) -> None:
-        """Mux the audio that begins before this time of the output. Raises EncodeError, OSError."""
+        """Mux the audio that starts before this time of the output. Raises EncodeError, OSError."""
         self._reached = max(self._reached, seconds)
         while self._next is not None and (self._next.pts or 0) < seconds * self._rate:
             self._mux(self._next)
 
     def finish(self, pictures_end: Fraction) -> None:
-        """Mux the rest. Audio may outlast the pictures, which end at this time of the output; a hole of more than a second then ends it."""
+        """Mux the remaining audio. It may outlast the pictures, which end at this time; a hole of more than a second then
+        ends it.
+        """
         self._pictures_over = True
         if self._ends_with_pictures and self._audio is not None:
             self._audio.end_at(pictures_end)
@@ -415,7 +417,7 @@ class AudioTrack:
         return True
 
     def _encoded(self, blocks: Iterator[tuple[int, Samples]]) -> Iterator[AudioPacket]:
-        """Yield packets of these blocks with silence between them."""
+        """Yield packets of these blocks, with silence between them."""
         import numpy as np
 
         due = _opus_delay(self._out) if not self._has_delay and self._mode == "opus" else 0
@@ -454,5 +456,5 @@ class AudioTrack:
 
 
 def _opus_delay(stream: AudioStream) -> int:
-    """Return samples of 48 kHz that readers skip: bytes 10 and 11 of its OpusHead."""
+    """Return the 48 kHz samples that readers skip: bytes 10 and 11 of OpusHead."""
     return int.from_bytes((stream.codec_context.extradata or b"")[10:12], "little")

@@ -18,7 +18,11 @@ from vidprep.transcode.settings import RunSettings
 
 
 class Encoded(NamedTuple):
-    """A frame that went into the encoder, and what came out then. frame: None when no more goes in."""
+    """A frame sent to the encoder and the packets that came out.
+
+    Attributes:
+        frame: None after the last frame
+    """
 
     frame: FilteredFrame | None
     packets: list[Packet[VideoStream]]
@@ -27,10 +31,7 @@ class Encoded(NamedTuple):
 def encode_and_measure(
     settings: RunSettings, partial: Path, stream: FrameStream, audio: AudioTrack, cores: Callable[[], int] = lambda: 1
 ) -> Measured:
-    """Write `partial`, and prove what left the encoder.
-
-    Raises EncodeError, VerifyError, OSError; then the partial file is the caller's to remove.
-    """
+    """Write and verify `partial`. Raises EncodeError, VerifyError, OSError; the caller removes the file then."""
     options, output = settings.video.encoder, stream.output
     writer = VideoWriter(partial, options, output, cores())
     durations: dict[int, int] = {}

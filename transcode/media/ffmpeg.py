@@ -46,7 +46,7 @@ PR_SET_PDEATHSIG, PR_CAPBSET_DROP, CAP_SYS_NICE = 1, 24, 23
 
 
 def filter_chain(stream: FrameStream) -> str:
-    """Return the whole story of a frame as ffmpeg's -vf: time line, deinterlacing, cut, rate, picture, tags."""
+    """Return ffmpeg's -vf for all steps: timestamps, deinterlacing, cut, rate, picture, tags."""
     info, picture = stream.info, stream.picture_filter.picture
     name, args = DEINTERLACER
     # It takes YCbCr in planes, and grey of 8 and 16 bits: of other formats ffmpeg would make RGB first, by its own ways.
@@ -66,7 +66,7 @@ def filter_chain(stream: FrameStream) -> str:
 
 
 def _time_filters(stream: FrameStream, scale: int) -> Iterator[str]:
-    """Yield the filters of a cut and a rate. scale: ticks of the frames that come in, for each tick of the source."""
+    """Yield the filters of a cut and a rate. `scale` is the number of input ticks per tick of the source."""
     window, clock, opening = stream.window, stream.clock, stream.opening * scale
     if window.start_frame is not None or window.end_frame is not None:
         end = "" if window.end_frame is None else f":end_frame={window.end_frame}"
@@ -96,7 +96,7 @@ def _time_filters(stream: FrameStream, scale: int) -> Iterator[str]:
 
 
 def build_command(binary: str, source: str, partial: Path, stream: FrameStream, settings: RunSettings) -> list[str]:
-    """Return the command as a list of arguments; names are given with `file:`, so none is an option or a protocol."""
+    """Return the command as a list. Names start with `file:`, so that none is taken for an option or protocol."""
     import ffmpeg  # every child process imports this module, and few run ffmpeg
 
     options, info, output = settings.video.encoder, stream.info, stream.output
@@ -148,7 +148,7 @@ def build_command(binary: str, source: str, partial: Path, stream: FrameStream, 
 
 
 def _reading(binary: str, info: VideoInfo, settings: RunSettings) -> dict[str, object]:
-    """Return the options that the source is opened with."""
+    """Return the options for opening a source."""
     reading: dict[str, object] = {"noautorotate": None, "threads": "1", "max_pixels": settings.limits.max_pixels}
     reading["flags"] = "+unaligned"
     if info.cropping != NO_CROPPING and crops_for_containers(binary):
@@ -224,9 +224,8 @@ def beyond_ffmpeg(facts: SourceFacts, picture_filter: PictureFilter) -> str | No
 def measure_file(
     settings: RunSettings, partial: Path, stream: FrameStream, cores: Callable[[], int] = lambda: 1
 ) -> Measured:
-    """Measure a finished file against the frames it should hold, one packet for each frame.
-
-    PTS are in ticks of the output, as from the other engine. Raises VerifyError.
+    """Compare a finished file with the frames that it should contain, one packet per frame, PTS in output ticks. Raises
+    VerifyError.
     """
     options, output = settings.video.encoder, stream.output
     try:
@@ -260,7 +259,12 @@ def measure_file(
 
 @dataclass(frozen=True, slots=True)
 class CliScores:
-    """By ffmpeg's own filters, over all frames. vmaf, vmaf_min: mean and minimum, None when it was not asked."""
+    """Scores by ffmpeg's filters over all frames.
+
+    Attributes:
+        vmaf: Mean VMAF; None if not requested
+        vmaf_min: Minimum VMAF; None if not requested
+    """
 
     psnr_y_db: float
     vmaf: float | None = None
@@ -270,7 +274,7 @@ class CliScores:
 def score_with_ffmpeg(
     binary: str, source: str, made: Path, stream: FrameStream, settings: RunSettings, *, vmaf: bool
 ) -> CliScores:
-    """Return an output against its source, n-th frame with n-th, by one ffmpeg command. Raises FfmpegError."""
+    """Score an output against its source, frame n with frame n, by one ffmpeg command. Raises FfmpegError."""
     info = stream.info
     counted = f"format={settings.output.pixel_format},settb=1/1000,setpts=N"  # by number, not by time
     with tempfile.TemporaryDirectory() as folder:

@@ -17,9 +17,8 @@ from vidprep.transcode.settings import FrameOutput, RunSettings
 
 
 def find_ffmpeg(asked: str | Path | None) -> str:
-    """Return the ffmpeg to run: as asked, else VIDPREP_FFMPEG, else on PATH, else the one in imageio-ffmpeg.
-
-    Raises MissingError when the one asked for is not there.
+    """Return the ffmpeg program: the given one, else VIDPREP_FFMPEG, else from PATH, else from imageio-ffmpeg. Raises
+    MissingError if the given one does not exist.
     """
     named = str(asked or os.environ.get("VIDPREP_FFMPEG", ""))
     if named:
@@ -39,7 +38,7 @@ def find_ffmpeg(asked: str | Path | None) -> str:
 
 
 def ffmpeg_version(binary: str) -> str:
-    """Return the version that an ffmpeg says it has. Raises MissingError when it does not run."""
+    """Return the version of an ffmpeg program. Raises MissingError if it does not run."""
     try:
         output = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
@@ -48,15 +47,13 @@ def ffmpeg_version(binary: str) -> str:
 
 
 def crops_for_containers(binary: str) -> bool:
-    """Return whether this ffmpeg crops as containers say, as from 7.1 on; one that was built between releases has no
-    number.
-    """
+    """Return whether ffmpeg applies the cropping of containers (from 7.1 on). Builds between releases have no number."""
     number = re.match(r"n?(\d+)\.(\d+)", ffmpeg_version(binary))
     return number is None or (int(number[1]), int(number[2])) >= (7, 1)
 
 
 def has_encoder(binary: str, encoder: str) -> bool:
-    """Return whether this ffmpeg was built with the encoder (a driver may still be missing)."""
+    """Return whether ffmpeg includes an encoder (a driver may still be missing)."""
     output = subprocess.run(
         [binary, "-hide_banner", "-encoders"], capture_output=True, text=True, timeout=30, check=False
     ).stdout
@@ -64,7 +61,7 @@ def has_encoder(binary: str, encoder: str) -> bool:
 
 
 def has_filter(binary: str, name: str) -> bool:
-    """Return whether this ffmpeg was built with the filter."""
+    """Return whether ffmpeg includes a filter."""
     output = subprocess.run(
         [binary, "-hide_banner", "-filters"], capture_output=True, text=True, timeout=30, check=False
     ).stdout
@@ -87,7 +84,7 @@ def encoder_version(settings: RunSettings, ffmpeg: str) -> str:
 
 
 def is_of_this_pyav(encoder_version: str | None) -> bool:
-    """Return whether the frames of an output were made by the libraries that are here, and so are the same to the bit."""
+    """Return whether the libraries that made an output are those of this process, so that frames are identical to the bit."""
     import av
 
     return encoder_version is None or f"PyAV {av.__version__}" in encoder_version.replace("measured by ", "").split(

@@ -31,7 +31,13 @@ DEINTERLACER = ("bwdif", "mode=send_frame:parity=auto:deint=interlaced")
 
 @dataclass(slots=True)
 class SourceFrame:
-    """A frame of the source. pts, end_pts: ticks from the first frame shown. index: 0-based from there, also in a cut."""
+    """A frame of the source.
+
+    Attributes:
+        pts: Start in ticks from the first frame displayed
+        end_pts: End in such ticks
+        index: Number from the first frame displayed, also in a cut
+    """
 
     frame: VideoFrame
     pts: int
@@ -173,7 +179,7 @@ def source_frames(
 def _numbered(
     frames: Iterable[tuple[VideoFrame, int, int]], entry: SeekPoint, facts: SourceFacts
 ) -> Iterator[SourceFrame]:
-    """Count frames, and their times, from the first frame shown. What is before the first frame that is needed is dropped."""
+    """Yield frames with numbers and times from the first frame displayed. Frames before the first needed one are dropped."""
     index = entry.frames_before or 0
     origin = entry.origin_pts
     for frame, pts, end_pts in frames:
@@ -296,10 +302,8 @@ class _Bwdif:
 
 
 def buffer_arguments(frame: VideoFrame) -> str:
-    """Return a buffer source that says everything about the frame: what PyAV's own template drops makes scale guess
-    colours.
-
-    But for a matrix of a reserved code, which it does not take.
+    """Return arguments of a buffer source with all properties of a frame. PyAV's own template omits some, so that scale
+    guesses colours. A reserved matrix code is omitted, as the filter rejects it.
     """
     matrix = int(frame.colorspace)
     return (

@@ -42,10 +42,7 @@ class StoredFrames:
 
 
 def store_frames(settings: RunSettings, partial: Path, stream: FrameStream, cores: Callable[[], int]) -> StoredFrames:
-    """Write `partial` and prove it.
-
-    A frame that stands twice in a row is coded and scored once. Raises EncodeError, VerifyError, OSError.
-    """
+    """Write and verify `partial`. A repeated frame is encoded and scored once. Raises EncodeError, VerifyError, OSError."""
     options, every, output = settings.stored_frames, settings.gate.verify_every, stream.output
     coder = jpeg_coder(options.quality) if options.is_coded else None
     scorer = FrameScorer(output.size, output.pixel_format, output.colour) if coder else None
@@ -83,7 +80,7 @@ def _coded(
 
 
 def _raw(frame: VideoFrame) -> bytes:
-    """Return (H, W, 3) uint8 RGB, C order."""
+    """Return (H, W, 3) uint8 RGB in C order."""
     (plane,) = frame.planes
     return bytes(visible_bytes(plane, frame.width * 3))
 

@@ -81,9 +81,11 @@ def psnr_db(mse: float, peak: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class QualityReport:
-    """Over the scored frames: PSNR of the mean MSE, its 1st percentile and minimum per frame, mean SSIM; in dB.
+    """Scores over all scored frames, in dB: PSNR of the mean MSE, 1st percentile and minimum per frame, mean SSIM.
 
-    worst_frame: 0-based number of the output frame with the lowest PSNR-Y. num_scored: frames that were scored.
+    Attributes:
+        worst_frame: Number of the output frame with the lowest PSNR-Y, from 0
+        num_scored: Number of scored frames
     """
 
     psnr_y_db: float
@@ -96,7 +98,7 @@ class QualityReport:
 
 
 class QualitySums:
-    """Scores as they come, and the report over them. Keeps 8 bytes a frame."""
+    """Scores of frames, and the report over them. Stores 8 bytes per frame."""
 
     def __init__(self) -> None:
         self._numbers = array("l")
@@ -111,7 +113,7 @@ class QualitySums:
         self._ssim_sum += score.ssim
 
     def extend(self, other: QualitySums, first: int) -> None:
-        """Take in the scores of a later segment. first: the number of its frame 0 here."""
+        """Add the scores of a later segment whose frame 0 has the number `first`."""
         self._numbers.extend(first + number for number in other._numbers)
         self._mse_y.extend(other._mse_y)
         self._mse_yuv_sum += other._mse_yuv_sum

@@ -185,7 +185,7 @@ class Picture:
 
     @property
     def chain(self) -> str:
-        """The filters as ffmpeg's -vf takes them; `null` when there are none."""
+        """The filters as ffmpeg's -vf; `null` if there are none."""
         return ",".join(f"{name}={args}" if args else name for name, args in self.filters) or "null"
 
 
@@ -247,8 +247,12 @@ def _bits(pixel_format: str) -> int:
 
 
 class _Chain:
-    """The filters of one picture as they are put together, from the source to the output. picture, colour, size: what frames are after
-    the filters so far.
+    """Filters of one picture under construction.
+
+    Attributes:
+        picture: The source
+        colour: Colours after the filters so far
+        size: Size after the filters so far
     """
 
     def __init__(self, source: SourcePicture, settings: RunSettings, pixel_format: str, colour: Colour) -> None:
@@ -348,7 +352,7 @@ class _Chain:
             self.filters.append(("extractplanes", "y"))
 
     def _can_convert(self, colour_out: Colour) -> bool:
-        """Return whether another matrix is wanted, as where colours change midway, which libavfilter's `colorspace` makes."""
+        """Return whether libavfilter's `colorspace` can convert the matrix, for colours that change in the middle."""
         known = {self.colour.matrix, colour_out.matrix} <= CONVERTER_NAMES.keys()
         return known and self.colour.matrix != colour_out.matrix and self._pixel_format in CONVERTED
 
@@ -394,7 +398,9 @@ def _scale(size: FrameSize, colour_in: Colour, colour_out: Colour, scaler: str) 
 
 
 def _convert(colour_in: Colour, colour_out: Colour, pixel_format: str) -> tuple[str, str]:
-    """Return another matrix and range, by libavfilter's colorspace filter, to half a level; primaries and transfer stay."""
+    """Return filters that change matrix and range by libavfilter's colorspace, exact to half a level; primaries and
+    transfer are kept.
+    """
     spaces = [CONVERTER_NAMES[colour.matrix] for colour in (colour_in, colour_out)]
     ranges = ["pc" if colour.full_range else "tv" for colour in (colour_in, colour_out)]
     return "colorspace", (
@@ -411,8 +417,8 @@ def _turn(turn: Orientation) -> list[tuple[str, str]]:
 
 
 def _held_as(pixel_format: str, *, turned: bool) -> str:
-    """Return the pixel format in which `crop` takes such a picture, and `transpose` too: chroma in planes, as high as it
-    is wide.
+    """Return a pixel format that `crop` and `transpose` support: planar, with chroma subsampled equally in both
+    directions.
     """
     layout = VideoFormat(pixel_format)
     if layout.is_bit_stream:

@@ -125,7 +125,7 @@ class PictureFilter:
         )
 
     def _orientation_of(self, frame: VideoFrame, told: Told) -> Orientation:
-        """Return the same object as long as nothing hints at another: to look at side data takes as long as to decode a
+        """Return the same object unless a new orientation is indicated: reading side data takes as long as decoding a
         small frame.
         """
         hint = frame.rotation, told.matrix
@@ -156,7 +156,7 @@ class _Key(NamedTuple):
     is_refused: bool
 
     def differences_from(self, other: _Key) -> dict[str, str]:
-        """Return what is new, by the name of the fact, the most visible first."""
+        """Return the names of the changed properties, most visible first."""
         found = {
             "size": str(self.size) if self.size != other.size else "",
             "pixel shape": f"pixels of {self.shape or 'the first shape'}" if self.shape != other.shape else "",
@@ -169,7 +169,7 @@ class _Key(NamedTuple):
 
 
 class _Graph:
-    """A chain of filters that gives one frame for one frame, in the pixel format that its last filter pins."""
+    """A chain of filters that returns one frame per frame, in the pixel format of its last filter."""
 
     def __init__(self, arguments: str, filters: tuple[tuple[str, str], ...]) -> None:
         assert filters[-1][0] == "format"
@@ -206,5 +206,5 @@ class _Graph:
 
 @lru_cache(maxsize=2)
 def _kept_graph(arguments: str, filters: tuple[tuple[str, str], ...]) -> _Graph:
-    """Return a tone map costs three seconds to set up, so it outlives its video; frames leave no trace in it."""
+    """Return a filter graph, cached: a tone map takes three seconds to set up. Frames leave no state in it."""
     return _Graph(arguments, filters)

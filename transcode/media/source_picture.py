@@ -41,20 +41,20 @@ PACKED_ALPHA = {"rgba": 3, "bgra": 3, "argb": 0, "abgr": 0}  # position of alpha
 
 
 def holds_alpha(pixel_format: str) -> bool:
-    """Return whether pictures of this format have room for alpha."""
+    """Return whether a pixel format has alpha."""
     layout = VideoFormat(pixel_format)
     return layout.has_palette or any(component.is_alpha for component in layout.components)
 
 
 def alpha_of(frame: VideoFrame) -> npt.NDArray[np.uint8]:
-    """Return the alpha of a frame that holds some, of 8 bits, (H, W)."""
+    """Return the alpha of a frame as 8 bits, (H, W)."""
     step, at = (4, PACKED_ALPHA[frame.format.name]) if frame.format.name in PACKED_ALPHA else (2, 1)
     plane = (frame if step == 4 else frame.reformat(format="ya8")).planes[0]
     return plane_lines(plane)[:, at : step * frame.width : step]
 
 
 def shows_nothing(frame: VideoFrame) -> bool:
-    """Return whether a frame would be black all over by its alpha."""
+    """Return whether alpha would make a frame completely black."""
     return bool((alpha_of(frame) <= INVISIBLE).all())
 
 
@@ -116,7 +116,7 @@ def tags_of(frame: VideoFrame) -> Colour:
 
 
 def is_refused(tagged: Colour) -> bool:
-    """Return whether libswscale takes no frame that is tagged so."""
+    """Return whether libswscale rejects frames with these tags."""
     return (
         tagged.primaries not in PRIMARIES | {UNSPECIFIED}
         or tagged.transfer not in TRANSFERS - LOGARITHMIC | {UNSPECIFIED}
@@ -172,8 +172,8 @@ class SourcePicture:
 
 
 def describe(frame: VideoFrame, info: VideoInfo, *, ignores_alpha: bool = False) -> SourcePicture:
-    """Return the facts of a decoded frame; of its container only what it crops, and the shape of a pixel as long as no
-    frame says another.
+    """Return the properties of a decoded frame. Its container contributes cropping, and the pixel shape as long as no
+    frame has another.
     """
     turn = turn_of(frame)
     warnings = [turn.warning] if turn.warning else []
@@ -235,7 +235,7 @@ def input_colour(source: SourcePicture, warnings: list[Remark]) -> Colour:
 
 
 def _guesses(tagged: Colour, guess: int, lines: int, *, is_grey: bool) -> list[Remark]:
-    """Return one line, or none."""
+    """Return a remark about guessed colours, or none."""
     codes = {
         "matrix": (tagged.matrix, MATRICES),
         "primaries": (tagged.primaries, PRIMARIES),
@@ -277,5 +277,5 @@ def tags_for_scaling(colour: Colour, *, is_rgb: bool) -> str:
 
 
 def alike(one: Colour, other: Colour) -> bool:
-    """Return whether the numbers mean the same: matrices that have one name are one."""
+    """Return whether colours mean the same: matrices with one name are equal."""
     return one.full_range == other.full_range and MATRIX_NAMES[one.matrix] == MATRIX_NAMES[other.matrix]

@@ -34,15 +34,14 @@ LOOK_SECONDS = 0.05
 
 
 def waiting_frames(size: FrameSize) -> int:
-    """Return how many frames of this size wait between two stages: of 4:2:0 with 8 bits as many as WAITING_BYTES holds."""
+    """Return how many frames of this size fit into WAITING_BYTES, as 8-bit 4:2:0."""
     return max(1, min(WAITING_FRAMES, WAITING_BYTES // (size.width * size.height * 3 // 2)))
 
 
 def made_ahead(items: Generator[A, None, None], waiting: int, cores: Callable[[], int]) -> Generator[A, None, None]:
-    """Yield the items; made when they are asked for as long as there is one core, and from then on by a thread, `waiting`
-    of them ahead.
+    """Yield items. While there is one core they are made on request; then a thread makes up to `waiting` of them ahead.
 
-    What making them raises is raised here, at its place. Closing this closes `items`, when their thread has ended.
+    Errors of the producer are raised in their place. Closing the generator closes `items` after the thread has ended.
     """
     with closing(items):
         for item in items:
@@ -123,7 +122,7 @@ def timing_of(source: Source, settings: RunSettings, cut: Cut) -> Timing:
 
 
 class FilteredFrame(NamedTuple):
-    """A frame of the output. pts, duration: ticks of the output's time base."""
+    """A frame of the output; times in ticks of the output's time base."""
 
     frame: VideoFrame
     pts: int
@@ -207,7 +206,7 @@ class FrameStream:
         return self._frames
 
     def filtered(self) -> Generator[FilteredFrame, None, None]:
-        """Yield the frames as they are to be encoded."""
+        """Yield the frames to encode."""
         for frame in self._frames:
             yield FilteredFrame(self.picture_filter.apply(frame.frame), frame.pts, frame.duration)
 

@@ -47,7 +47,7 @@ def peak_of(pixel_format: str) -> int:
 
 
 def frame_checksum(frame: VideoFrame) -> int:
-    """Return CRC-32 of the visible samples of all planes: lines end in padding that holds anything."""
+    """Return CRC-32 of the visible samples of all planes, without line padding."""
     checksum = 0
     sample_bytes = 2 if peak_of(frame.format.name) > 255 else 1
     for plane in frame.planes:
@@ -56,7 +56,7 @@ def frame_checksum(frame: VideoFrame) -> int:
 
 
 class _GopFrames:
-    """The decoded frames of one GOP: as they are while they are small, as checksums where they would be much memory."""
+    """The decoded frames of one GOP; large ones as checksums only."""
 
     def __init__(self) -> None:
         self._frames: list[VideoFrame | int] = []
@@ -331,7 +331,7 @@ def _check_packets(
 
 
 def check_decoder(codec: str, extradata: bytes | None) -> VideoCodecContext:
-    """Return a single-threaded decoder for the packets of an encoder of this codec."""
+    """Return a single-threaded decoder for this codec's encoder."""
     decoder = video_decoder(CODECS[codec].check_decoder)
     decoder.extradata = extradata
     decoder.thread_count = 1

@@ -51,7 +51,7 @@ def write(results: dict[str, Any], out: Path) -> Path:
 
 
 def _filled(rows: Sequence[Row]) -> list[Row]:
-    """Return every column in every row: a table is made of those of the first."""
+    """Return rows with all columns: a table takes its columns from the first row."""
     names = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in names} for row in rows]
 

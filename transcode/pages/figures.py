@@ -111,7 +111,7 @@ class FinishedDestination:
 
     @property
     def holds_frames(self) -> bool:
-        """JPEGs or raw frames in shards, not a video for each unit."""
+        """Whether it holds JPEGs or raw frames in shards instead of videos."""
         return "frames" in self.settings
 
 
@@ -177,7 +177,7 @@ def figures(destination: FinishedDestination) -> dict[str, Any]:
 
 
 def numbers(table: pa.Table, name: str) -> Doubles:
-    """Return the values of a column that are there."""
+    """Return the values of a column without nulls."""
     column: Doubles = table[name].drop_null().to_numpy().astype(np.float64)
     return column
 
@@ -203,9 +203,7 @@ def _distribution(values: Doubles) -> dict[str, float] | None:
 
 
 def _classes(good: pa.Table) -> dict[str, Any] | None:
-    """Return videos and seconds of each class, and of each split of it; None where there is neither a label `label` nor
-    `split`.
-    """
+    """Return videos and seconds of each class and of its splits; None if there is neither a label `label` nor `split`."""
     columns = labels_in(good).columns
     if not {CLASS_LABEL, SPLIT_LABEL} & columns.keys():
         return None
@@ -231,7 +229,7 @@ def _classes(good: pa.Table) -> dict[str, Any] | None:
 
 
 def _keyframes(destination: FinishedDestination) -> dict[str, int]:
-    """Return the contract: no keyframe interval is longer than was asked; a video of one GOP may be shorter."""
+    """Return whether no keyframe interval is longer than requested; a video with one GOP may be shorter."""
     good, asked = destination.good, int(destination.settings["encoder"]["gop"])
     longest = pc.fill_null(good["keyframe_interval_max"], 0)
     return {

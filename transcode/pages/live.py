@@ -32,7 +32,11 @@ COUNTS = ("epoch", "batch", "hits", "frames", "ready", "places", "cache_bytes", 
 
 @dataclass(slots=True)
 class LoaderState:
-    """One loader, by its lines so far. history: of the newest batches, the oldest first."""
+    """State of one loader.
+
+    Attributes:
+        history: Its latest batches, oldest first
+    """
 
     loader: str
     epoch: int = 0
@@ -96,7 +100,7 @@ def _row(title: str, values: Sequence[float], text: str) -> Text:
 
 
 def bars(values: Sequence[float]) -> str:
-    """Return a bar for each value, the highest full."""
+    """Return a bar for each value; the highest is full."""
     top = max(values, default=0.0) or 1.0
     return "".join(BARS[max(0, round(value / top * (len(BARS) - 1)))] for value in values)
 
@@ -114,7 +118,7 @@ LINE_BYTES_MAX = 1 << 24
 
 
 class Tail:
-    """The whole lines that were appended to a file, or went into a named pipe, since it was last asked."""
+    """Reads complete lines that were appended to a file, or written to a named pipe, since the last request."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -185,9 +189,7 @@ class Seen:
 
 
 def _scalars(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return an event, whose values are texts and numbers. Raises ValueError for others, and for numbers that nothing is
-    counted to.
-    """
+    """Return an event, whose values are texts and numbers. Raises ValueError for others, and for unrealistic numbers."""
     for value in fields.values():
         if not isinstance(value, str | int | float | None) or (
             isinstance(value, int | float) and not abs(value) < LARGEST
@@ -197,7 +199,7 @@ def _scalars(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def monitor(paths: Sequence[Path], console: Console, *, once: bool) -> None:
-    """Show until every run has ended and every loader is closed; once: what there is now, and no more."""
+    """Show events until every run has ended and every loader is closed. With `once`, show the current state and return."""
     seen = Seen()
     with ExitStack() as stack:
         tails = [stack.enter_context(closing(Tail(path))) for path in paths]

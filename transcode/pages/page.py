@@ -69,7 +69,7 @@ class Table:
 
     @classmethod
     def of(cls, columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, sortable: bool = False) -> Table:
-        """Return the table of rows by the keys of the columns; a key that a row lacks is an empty cell."""
+        """Return a table of rows by the keys of its columns; missing keys are empty cells."""
         return cls(columns, [[row.get(column.key) for column in columns] for row in rows], sortable)
 
     @property
@@ -150,7 +150,7 @@ class Page:
 
 
 def as_html(page: Page) -> str:
-    """Return one file. Raises MissingError where extra `report` is not installed."""
+    """Return the page as one HTML file. Raises MissingError if extra `report` is not installed."""
     try:
         import jinja2
         from plotly.offline import get_plotlyjs
@@ -175,7 +175,7 @@ def as_html(page: Page) -> str:
 
 
 def _datatables() -> tuple[str, str]:
-    """Return the script, a module that leaves its main export in `window.DataTable`, and the style sheet."""
+    """Return DataTables' script, a module that assigns its main export to `window.DataTable`, and its style sheet."""
     try:
         folder = files("itables") / "html"
     except ImportError as error:
@@ -190,7 +190,7 @@ def _datatables() -> tuple[str, str]:
 
 
 def as_markdown(page: Page) -> str:
-    """Return the same without pictures and charts; long tables are cut, and say so."""
+    """Return the page without pictures and charts; long tables are shortened, with a note."""
     lines = [f"# {_literal(page.title)}", "", _literal(page.subtitle), ""]
     for section in page.sections:
         if (section.charts or section.strips) and not section.tiles and not section.tables:
@@ -213,12 +213,12 @@ def as_markdown(page: Page) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return text that Markdown, and the HTML in it, leave as it is."""
+    """Return text escaped for Markdown and HTML in it."""
     return re.sub(r"([\\`*_{}\[\]<>|#~$])", r"\\\1", html.escape(printable(text), quote=False))
 
 
 def chart_text(text: str) -> str:
-    """Return text of a chart that plotly takes for no markup: it reads tags and entities."""
+    """Return text that plotly does not interpret as tags or entities."""
     return html.escape(printable(text), quote=False)
 
 

@@ -140,7 +140,7 @@ def _sections_of_sweep(summary: dict[str, Any], path: str, *, several: bool) -> 
 
 
 def _worst(destination: FinishedDestination, count: int) -> list[CompareTask]:
-    """Return the frames with the lowest PSNR-Y, one of each video, lowest first."""
+    """Return the frames with the lowest PSNR-Y, one per video, lowest first."""
     good = _comparable(destination)
     good = good.filter(pc.is_finite(pc.fill_null(good["psnr_y_min_db"], float("inf"))))
     rows = good.take(pc.sort_indices(good, [("psnr_y_min_db", "ascending"), ("id", "ascending")])[:count]).to_pylist()
@@ -170,9 +170,7 @@ def _compared(destination: FinishedDestination, row: dict[str, Any], number: int
 
 
 def _samples(destinations: list[FinishedDestination]) -> list[list[SizeTask]]:
-    """Return videos that stand for each destination. Frames that several hold are measured in the first, so that their
-    sizes agree.
-    """
+    """Return sample videos of each destination. Shared frames are measured in the first one, so that their sizes agree."""
     tasks: dict[_Sized, SizeTask] = {}
     samples = []
     for destination in destinations:

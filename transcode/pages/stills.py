@@ -58,7 +58,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class StillSizes:
-    """A few frames of a video, stored one by one: as PNG, and as JPEG of JPEG_QUALITY in 4:2:0."""
+    """Sizes of a few frames of a video as PNG, and as JPEG of JPEG_QUALITY in 4:2:0."""
 
     frames: int = 0
     pixels: int = 0
@@ -68,7 +68,7 @@ class StillSizes:
 
 @dataclass(frozen=True, slots=True)
 class CompareTask:
-    """A frame of an output against what its source makes."""
+    """Request to compare a frame of an output with the frame that its source makes."""
 
     destination: Path
     unit: Unit
@@ -137,7 +137,7 @@ def _take(task: Task) -> Taken:
 
 
 def _source_frame(task: CompareTask) -> Frames:
-    """Return the frame that went in, (H, W, 3) uint8."""
+    """Return the frame before encoding, (H, W, 3) uint8."""
     unit = task.unit
     settings = replace(task.settings, limits=replace(task.settings.limits, max_frames=ANY_FRAMES))
     number = -1

@@ -61,7 +61,7 @@ def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
 
 
 def _with_short_names(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the preset of a curve is named where its codec has several."""
+    """Return curves with short names, which contain the preset only if the codec has several."""
     presets: dict[str, set[Any]] = {}
     for cell in summary["cells"]:
         presets.setdefault(cell["codec"], set()).add(cell["preset"])
@@ -152,7 +152,7 @@ def _bars(summary: dict[str, Any]) -> Chart:
 
 
 def at_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return each curve at the quality that curves are compared at: value, size, times less than PNG and JPEG, times of reading."""
+    """Return each curve at the common quality: value, size, ratios to PNG and JPEG, read times."""
     curves, png = summary["at_psnr"]["curves"], summary["png"]
     jpeg = next((curve["size_bytes"] for curve in curves if curve["curve"] == "jpeg"), None)
     rows = []

@@ -43,7 +43,7 @@ NOT_READ = "is a named pipe that nobody reads; start `vidprep monitor` on it fir
 
 
 def _opened(target: str) -> int:
-    """Return a file to append to. A named pipe is given a moment for its reader to come. Raises OSError."""
+    """Open a file for appending, waiting a moment for the reader of a named pipe. Raises OSError."""
     deadline = time.monotonic() + READER_SECONDS
     while True:
         try:
@@ -58,7 +58,7 @@ def _opened(target: str) -> int:
 
 
 class Events:
-    """Lines to a file, or "-" for stdout; each is one write, so that several processes may append. May be used by threads."""
+    """Writes lines to a file, or "-" for stdout. Each line is one write, so several processes may append. Thread-safe."""
 
     def __init__(self, target: str) -> None:
         self._run = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns() // 1_000_000}"
@@ -141,7 +141,11 @@ class Events:
 
 @dataclass(slots=True)
 class VideoState:
-    """seconds: None while it is worked on."""
+    """State of one video.
+
+    Attributes:
+        seconds: Duration; None while it is being processed
+    """
 
     id: str
     began: float
@@ -151,7 +155,11 @@ class VideoState:
 
 @dataclass(slots=True)
 class RunView:
-    """One run, by its lines so far. last: the time of the newest line."""
+    """State of one run, from its events.
+
+    Attributes:
+        last: Time of the latest event
+    """
 
     run: str
     destination: str = ""

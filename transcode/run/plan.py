@@ -24,10 +24,7 @@ ROW = "a row of the table: "
 
 
 def counted(ignored: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """Return files by why they are passed over, the most frequent reason first; unknown extensions each for itself.
-
-    ignored: (path, reason), as SourceList has them.
-    """
+    """Return the number of ignored files by reason, most frequent first; unknown extensions are listed separately."""
     reasons: Counter[str] = Counter()
     extensions: Counter[str] = Counter()
     for path, reason in ignored:
@@ -92,7 +89,7 @@ class Plan:
 
     @cached_property
     def shares(self) -> dict[str, int]:
-        """Bytes that cuts count of their source, by id."""
+        """Bytes of their source that cuts count, by id."""
         return {job.unit.id: job.unit.share_bytes for job in self.jobs if job.unit.sharers > 1}
 
     def source_bytes(self, row: ManifestRow) -> int:
@@ -225,7 +222,7 @@ def plan(
 
 
 def _is_elsewhere(row: KnownUnit, folder: str) -> bool:
-    """Return whether the source of a row is there, outside of a folder, also where either is reached through a link."""
+    """Return whether the source of a row exists outside a folder, also if either is reached through a link."""
     path = str(row.source or "")
     if not path or is_url(path) or Path(path).is_relative_to(folder) or not os.path.exists(path):  # noqa: PTH110 (of any length)
         return False
@@ -233,7 +230,7 @@ def _is_elsewhere(row: KnownUnit, folder: str) -> bool:
 
 
 class _Lost:
-    """Rows whose source is gone, by what does not change when a file is renamed: its size and time, the cut, and its content."""
+    """Rows whose source no longer exists, by properties that renaming does not change: size and time, cut, and content."""
 
     def __init__(self, gone: Mapping[str, KnownUnit]) -> None:
         self._ids: dict[tuple[object, ...], dict[str | None, deque[str]]] = defaultdict(lambda: defaultdict(deque))
@@ -241,7 +238,7 @@ class _Lost:
             self._ids[row.source_state, row.cut][row.source_digest].append(id_)
 
     def found_as(self, unit: Unit) -> str | None:
-        """Return the id of the row whose source has become that of this unit, as it is read now; each is found once."""
+        """Return the id of the row whose source became that of this unit. Each row is found once."""
         alike = self._ids.get((unit.state, unit.cut))
         if not alike or is_url(unit.path):
             return None

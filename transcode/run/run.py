@@ -86,7 +86,7 @@ class Summary:
 
     @property
     def is_complete(self) -> bool:
-        """Whether each job was done, well or not."""
+        """Whether each job succeeded or failed."""
         return self.interrupted_by is None and not self.disk_full and not self.not_started
 
     @property
@@ -221,8 +221,8 @@ class RunState:
         return False
 
     def settle(self, row: ManifestRow, job: Job | None) -> ManifestRow | None:
-        """Return the row as it is safe on disk, when its output has its name; None where that could not be. job: None for a unit that was
-        not started.
+        """Return the row after it is written and its output has its name; None if that failed. `job` is None for a unit
+        that was not started.
         """
         settled = _settle(row, job, self._destination, self._plan)
         if isinstance(settled, JobNotDone):
@@ -274,9 +274,7 @@ def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
 
 
 def _fitting(row: ManifestRow, partial: Path) -> ManifestRow:
-    """Return the row, or the failed one in its place when the manifest cannot hold it: whatever came from a child or a
-    cluster.
-    """
+    """Return the row, or a failed one if the manifest cannot hold it: it may come from a child process or a cluster."""
     fitting = checked(row)
     if fitting is not row:
         partial.unlink(missing_ok=True)

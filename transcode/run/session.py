@@ -85,7 +85,7 @@ class RunRequest:
 
     @property
     def where(self) -> Path | str:
-        """The destination as it is shown: absolute, or a URL."""
+        """The destination in messages: an absolute path, or a URL."""
         return self.place.shown if self.place.storage.is_remote else self.place.root.absolute()
 
     def plan(self, sources: SourceList, settings: RunSettings) -> Plan:
@@ -196,7 +196,7 @@ def execute(request: RunRequest) -> Summary:
 
 
 def _begin(request: RunRequest, held: ExitStack) -> Session:
-    """Find the sources, take the lease, hold the settings against those of before, and start the workers."""
+    """Find the sources, take the lease, compare the settings with earlier ones, and start the workers."""
     place, options = request.place, request.options
     # By the time that there is a job, it can take it.
     started = _start_a_child(held) if options.backend == "local" else None
@@ -215,7 +215,7 @@ def _begin(request: RunRequest, held: ExitStack) -> Session:
 
 
 def _take_over(session: Session) -> int:
-    """Finish what a stopped run left, and with --overwrite take away other stores. Returns how many outputs got their names."""
+    """Complete what a stopped run left, and remove other stores with --overwrite. Return how many outputs were renamed."""
     request = session.request
     if request.options.overwrite:
         clear_other_stores(request.place, session.settings)
@@ -305,7 +305,7 @@ def _find(request: RunRequest) -> SourceList:
 
 
 def _with_known_value(request: RunRequest) -> tuple[RunSettings, bool]:
-    """Return the settings, with the value that a run before found for the whole dataset; and whether it has yet to be
+    """Return the settings with the value that an earlier run found for the whole dataset, and whether it has yet to be
     searched.
     """
     settings, target = request.settings, request.settings.target
@@ -339,7 +339,7 @@ def _start_workers(
 
 
 def _search_value(session: Session) -> None:
-    """Find the value that the whole dataset is made with, where none is known. Raises StoppedError."""
+    """Search the value for the whole dataset if it is unknown. Raises StoppedError."""
     if not session.is_to_be_searched:
         return
     request, settings = session.request, session.settings
@@ -427,7 +427,7 @@ def _check_opens(place: Destination) -> None:
 
 
 def _refuse_mixture(request: RunRequest, sources: SourceList, settings: RunSettings) -> None:
-    """Raise DestinationError where outputs of other settings would stay beside those of now."""
+    """Raise DestinationError if outputs with other settings would remain beside new ones."""
     place, why = request.place, request.why_partial(sources)
     if why is None or place.part is not None:
         return
@@ -477,7 +477,7 @@ def _say_what_was_found(session: Session, recovered: int, todo: Plan) -> None:
 
 
 def _end(session: Session, summary: Summary) -> None:
-    """Write down that a task of an array has ended, or that no array run is open any more."""
+    """Record the end of an array task, or that no array run is open any more."""
     place, share = session.request.place, session.share
     if share is not None:
         summary.absent = len(share.absent)

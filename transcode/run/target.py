@@ -34,9 +34,7 @@ def run_trial(
     ffmpeg: str = "",
     on_row: Callable[[ManifestRow], object] = lambda _row: None,
 ) -> list[ManifestRow]:
-    """Return the rows of these units, made with these settings into `root`; what is there already is not made again.
-    Raises StoppedError.
-    """
+    """Make these units with these settings in `root`; existing outputs are kept. Return the rows. Raises StoppedError."""
     place = open_destination(root, settings.output)
     with place.lock():
         place.outputs.recover()
@@ -54,7 +52,7 @@ def run_trial(
 
 
 def excerpt(unit: Unit, seconds: float) -> Unit:
-    """Return the first seconds of a unit, or all of it if it is shorter, or a cut by frame numbers, which tell no time."""
+    """Return the first seconds of a unit; all of it if it is shorter, or a cut by frame numbers, which has no duration."""
     cut = unit.cut
     if cut.start_frame is not None or cut.end_frame is not None:
         return unit
@@ -97,7 +95,9 @@ class Found:
 
 
 def sample_size(count: int) -> int:
-    """Return all of a small set; of a larger one so many that probing them stays under a third of the work."""
+    """Return the size of a sample: all of a small dataset; of a large one as many as keep trials below a third of the
+    work.
+    """
     return count if count <= ALL_UP_TO else min(MAX_SAMPLED, math.ceil(count * SAMPLED_PART))
 
 

@@ -47,14 +47,14 @@ class QualityScale:
     slope: float
 
     def step_at(self, position: float) -> int:
-        """Return the coarsest step that is not coarser than a position; the finest when all are."""
+        """Return the coarsest step that is not coarser than a position; the finest one if all are."""
         return max(0, bisect_right(self.positions, position) - 1)
 
     def step_of(self, value: float) -> int:
         return min(range(len(self.values)), key=lambda step: abs(self.values[step] - value))
 
     def guess(self, floor_db: float) -> int:
-        """Return the step to begin with."""
+        """Return the first step of a search."""
         value, db = self.usual
         return self.step_at(self.positions[self.step_of(value)] + (db - floor_db) / self.slope)
 
@@ -144,7 +144,7 @@ class VideoOutput:
 
     @property
     def extension(self) -> str:
-        """The end of the name of its file, without a dot."""
+        """Extension of its file, without a dot."""
         return self.encoder.container_name
 
     @property
@@ -154,7 +154,7 @@ class VideoOutput:
 
     @property
     def other_pixel_formats(self) -> tuple[str, ...]:
-        """The pixel formats that could be chosen instead."""
+        """Pixel formats that could be chosen instead."""
         return tuple(self.encoder.profile.pixel_formats)
 
     @property
@@ -179,10 +179,10 @@ class VideoOutput:
         return replace(self, encoder=replace(self.encoder, crf=float(value)))
 
     def segment_seconds(self, duration: float | None) -> float | None:
-        """Return how long the segments of a video are to be, in seconds; None where it is made whole.
+        """Return the length of segments in seconds; None if the video is not split.
 
         Args:
-            duration: Length of the video in seconds; None where nothing tells.
+            duration: Length of the video in seconds; None if unknown.
         """
         if not isinstance(self.split, str):
             return self.split if duration is None or duration > self.split else None
@@ -190,11 +190,11 @@ class VideoOutput:
         return SEGMENT_SECONDS if self.split == "auto" and self.engine == "av" and is_long else None
 
     def file_time_base(self, time_base: Fraction, *, is_constant: bool) -> Fraction | None:
-        """Return the time base that a file keeps times of frames in."""
+        """Return the time base of the file."""
         return file_time_base(self.encoder.container_name, time_base, is_constant=is_constant)
 
     def check_size(self, size: FrameSize) -> None:
-        """Raise PictureError for a picture that the encoder does not take."""
+        """Raise PictureError if the encoder does not support the size."""
         profile = self.encoder.profile
         if size.width < profile.smallest[0] or size.height < profile.smallest[1]:
             low = "x".join(str(n) for n in profile.smallest)
@@ -203,11 +203,11 @@ class VideoOutput:
             )
 
     def moved_name(self, id_: str, _file_name: str) -> str:
-        """Return the name of the file of an output whose id has changed."""
+        """Return the file name of an output whose id changed."""
         return f"{id_}.{self.extension}"
 
     def row_values(self) -> dict[str, Any]:
-        """Return what the row of each output says of how it is coded, by column."""
+        """Return the columns of each row that describe the encoding."""
         encoder = self.encoder.resolved
         return {name: getattr(encoder, name) for name in ("encoder", "crf", "preset", "codec", "container")}
 
@@ -223,9 +223,11 @@ class VideoOutput:
 @documented
 @dataclass(frozen=True, slots=True)
 class FrameOutput:
-    """Frames stored one by one: which store, and how each is coded ("tensor" holds them uncoded).
+    """Frames in a store.
 
-    shard_bytes: a shard takes no more units once it would grow over this; how units fall into shards changes no unit.
+    Attributes:
+        shard_bytes: A shard gets no more units when it would exceed this size. The distribution over shards does not
+            change a unit
     """
 
     HEADING: ClassVar[str] = "Frames"
@@ -290,20 +292,20 @@ class FrameOutput:
         return replace(self, quality=int(value))
 
     def segment_seconds(self, _duration: float | None) -> None:
-        """Return None, as frames are stored one by one."""
+        """Return None: frames are never split into segments."""
 
     def file_time_base(self, _time_base: Fraction, *, is_constant: bool) -> None:
-        """Return None, as no file keeps times of frames."""
+        """Return None: no file stores times of frames."""
 
     def check_size(self, _size: FrameSize) -> None:
-        """Take pictures of any size."""
+        """Accept any size."""
 
     def moved_name(self, _id: str, file_name: str) -> str:
         """Return the name of the shard, where the frames stay."""
         return file_name
 
     def row_values(self) -> dict[str, Any]:
-        """Return what the row of each output says of how it is coded, by column."""
+        """Return the columns of each row that describe the encoding."""
         if not self.is_coded:
             return {"codec": "rawvideo", "container": self.store}
         return {
@@ -315,7 +317,7 @@ class FrameOutput:
         }
 
     def stored_as(self) -> dict[str, object]:
-        """Return every option that decides what is stored, by its name."""
+        """Return every option that decides what is stored, by name."""
         if not self.is_coded:
             return {"store": self.store}
         return {"store": self.store, "quality": self.quality, "subsampling": self.subsampling}
@@ -329,7 +331,7 @@ Output = VideoOutput | FrameOutput
 
 
 def output_of(values: Mapping[str, Any]) -> Output:
-    """Return the output that `as_dict` described, in the settings of a run. Raises KeyError, TypeError, SettingsError."""
+    """Return the output that `as_dict` described in the settings of a run. Raises KeyError, TypeError, SettingsError."""
     if "frames" in values:
         if (values["audio"], values["engine"]) != (FrameOutput.audio, FrameOutput.engine):
             raise SettingsError("it holds frames, and its audio or engine is that of videos")

@@ -95,7 +95,7 @@ def typed(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
 def _shown_signature(
     bare: inspect.Signature, declared: Mapping[str, Declared], keywords: Iterable[Declared]
 ) -> inspect.Signature:
-    """Return the signature for `help` and editors: plain types, defaults as people write them, each keyword by its name."""
+    """Return a signature for `help` and editors: plain types, defaults as users write them."""
     parameters = []
     for each in bare.parameters.values():
         if each.name in declared:
@@ -113,7 +113,7 @@ def _shown_signature(
 
 
 def _is_many(declared: Declared) -> bool:
-    """Return whether one text would be taken for many letters."""
+    """Return whether a plain str must be wrapped, because a sequence of str is expected."""
     return declared.option.parse is None and typing.get_origin(declared.hint) is Sequence
 
 
@@ -143,7 +143,7 @@ NTSC_RATES = {
 
 
 def parse_rate(given: str | float | Fraction) -> Fraction:
-    """Return frames per second, exactly: `15`, `12.5`, `30000/1001`; 23.976, 29.97 and 59.94 mean N·1000/1001."""
+    """Return exact frames per second: `15`, `12.5`, `30000/1001`; 23.976, 29.97 and 59.94 mean N·1000/1001."""
     text = str(given)
     if text in NTSC_RATES:
         return NTSC_RATES[text]
@@ -217,7 +217,7 @@ def parse_by_codec(given: Sequence[str]) -> dict[str, str]:
 
 
 def parse_bytes(given: str | int) -> int:
-    """Return a number of bytes: `1000000`, `500MB` (10**6), `1GiB` (2**30). Raises ValueError."""
+    """Parse `1000000`, `500MB` (10**6) or `1GiB` (2**30). Raises ValueError."""
     found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?) ?(?:([kKMGT])(i?)B?|B)?", str(given))
     if found is None:
         raise ValueError("give bytes, such as 500MB or 1GiB")
@@ -235,7 +235,7 @@ def shortened(text: str) -> str:
 
 
 def given(path: str) -> str:
-    """Return a path that is not empty, which would be the current folder. Raises SettingsError."""
+    """Return a path that is not empty (an empty one would be the current folder). Raises SettingsError."""
     if not path.strip():
         raise SettingsError("an empty path was given (an unset variable?); name a file or folder")
     return path
@@ -247,7 +247,7 @@ def as_source(source: Path | str | ArrowStream) -> Path | str | ArrowStream:
 
 
 def as_place(path: Path | str) -> Path | str:
-    """Return a path, or a URL, which stays text."""
+    """Return a path, or a URL as text."""
     text = given(str(path)).removeprefix("file://")
     if not is_url(text):
         return Path(text)

@@ -229,21 +229,21 @@ class RunSettings:
 
     @property
     def video(self) -> VideoOutput:
-        """The output, where only videos are made."""
+        """The output, if videos are made."""
         assert isinstance(self.output, VideoOutput)
         return self.output
 
     @property
     def stored_frames(self) -> FrameOutput:
-        """The output, where only frames are stored."""
+        """The output, if frames are stored."""
         assert isinstance(self.output, FrameOutput)
         return self.output
 
     def segment_seconds(self, duration: float | None) -> float | None:
-        """Return how long the segments of a video are to be, in seconds; None where it is made whole.
+        """Return the length of segments in seconds; None if the video is not split.
 
         Args:
-            duration: Length of the video in seconds; None where nothing tells.
+            duration: Length of the video in seconds; None if unknown.
         """
         return None if self.target is not None else self.output.segment_seconds(duration)
 
@@ -253,13 +253,13 @@ class RunSettings:
 
     @property
     def keeps_hdr(self) -> bool:
-        """PQ and HLG go through untouched into 10 bits, and are tone-mapped into 8, unless --hdr says otherwise."""
+        """Whether PQ and HLG are kept: by default with 10 bits, while they are tone-mapped for 8 bits."""
         if self.hdr is not None:
             return self.hdr == "keep"
         return self.output.is_deep
 
     def as_dict(self) -> dict[str, object]:
-        """Return every setting that decides the bytes of an output or what counts as good, defaults filled in."""
+        """Return every setting that decides the bytes of an output or its acceptance, with defaults filled in."""
         scale = asdict(self.scale)
         scale["size"] = str(self.scale.size) if self.scale.size else None
         rate = self.retime.frame_rate
@@ -282,7 +282,7 @@ class RunSettings:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> RunSettings:
-        """Return the settings that `as_dict` told, limits aside. Raises SettingsError for what is no such dict."""
+        """Return the settings of `as_dict`, without limits. Raises SettingsError for an invalid dict."""
         try:
             scale = dict(values["scale"])
             size = scale.pop("size")
@@ -301,7 +301,7 @@ class RunSettings:
 
     @property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits that change when any of `as_dict` does."""
+        """Sixteen hexadecimal digits that change with any value of `as_dict`."""
         text = json.dumps(self.as_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -331,12 +331,12 @@ def _homes() -> dict[str, tuple[type, Declared]]:
 
 
 def decides_output(keyword: str) -> bool:
-    """Return whether a keyword is part of the settings of a run, and not of how it works."""
+    """Return whether a keyword is a setting of the output rather than of how a run works."""
     return _homes()[keyword][0] not in (SourceOptions, RunOptions, Limits)
 
 
 def build_options(kind: type[Built], keywords: Mapping[str, Any], **more: object) -> Built:
-    """Return a dataclass from those of the keywords that are its own. Raises SettingsError."""
+    """Build a dataclass from those of the keywords that are its fields. Raises SettingsError."""
     own = {}
     for keyword, value in keywords.items():
         home, declared = _homes()[keyword]

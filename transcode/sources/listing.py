@@ -332,7 +332,7 @@ def _source_list(
 
 
 def _ids_of_their_own(search: SourceSearch) -> dict[int, Unit]:
-    """Return the rows of a table that are problems, by their place among them: no row is lost to another of the same id."""
+    """Return unique ids for the problems of a table, so that no row is lost."""
     taken = {unit.id for unit in search.units} if search.asked else set()
     found = {}
     for place, (number, unit) in search.asked.items():
@@ -359,6 +359,6 @@ def _nothing_found(ignored: list[tuple[str, str]]) -> str:
 
 
 def _globs(patterns: Sequence[str]) -> re.Pattern[str] | None:
-    """Return a folder may be given as `a/`, which is how shells complete it."""
+    """Return patterns; a folder may be given as `a/`, as shells complete it."""
     kept = [pattern.rstrip("/") or pattern for pattern in patterns]
     return re.compile("|".join(map(fnmatch.translate, kept))) if kept else None

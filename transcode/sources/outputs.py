@@ -1,4 +1,4 @@
-"""Names of outputs: which cannot be, and which two sources want."""
+"""Names of outputs: invalid names, and names that two sources share."""
 # ruff: noqa: PTH122
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def fault_of_output(unit_id: str, extension: str) -> str | None:
 
 
 def check_outputs(search: SourceSearch, source: str, extension: str, *, is_table: bool) -> None:
-    """Make problems of units whose output cannot have its name, and of those of a folder that want the same one. Raises SourceError
-    where rows of a table do.
+    """Turn units into problems if their output cannot have its name, or if several sources of a folder want the same.
+    Raises SourceError if rows of a table do.
     """
     faults = [fault_of_output(unit.id, extension) for unit in search.units]
     search.problems += [
@@ -83,7 +83,7 @@ def _collisions(units: Iterable[Unit], extension: str) -> list[tuple[Unit, Unit,
 
 
 def _folded(name: str) -> str:
-    """Return one form for all names that some file system (macOS, Windows, their shares) takes for the same."""
+    """Return one form for all names that some file system (macOS, Windows, network shares) treats as equal."""
     if name.isascii():
         return name.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())

@@ -124,12 +124,12 @@ def fetch(unit: Unit, path: Path) -> None:
 
 @lru_cache(maxsize=64)
 def remote_folder(url: str) -> ObjectStorage:
-    """Return the folder, which keeps its connection."""
+    """Return the folder of a URL; connections are reused."""
     return ObjectStorage(url)
 
 
 def current_state(path: str) -> SourceState | None:
-    """Return the state that a source has now, here or behind a URL; None for one that cannot be seen."""
+    """Return the current state of a source, local or behind a URL; None if it cannot be seen."""
     try:
         if is_url(path):
             folder, name = split_url(path)
@@ -146,15 +146,13 @@ LEASE = re.compile(rf"{re.escape(STATE_DIR)}/(?:part-[^/]+/)?(?:lock|lease-\d+)"
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether a folder is one that `tempfile.mkdtemp` made for this user: anyone may put something of that name
-    there.
-    """
+    """Return whether `tempfile.mkdtemp` created a folder for this user: others could create one with such a name."""
     found = folder.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def _holder_of(folder: Path) -> ProcessId:
-    """Return the process that made a scratch folder. Raises OSError, ValueError."""
+    """Return the process that made a temporary folder. Raises OSError, ValueError."""
     said = read_json(folder / "holder", HOLDER_BYTES_MAX)
     try:
         return ProcessId(str(said["host"]), str(said["machine"]), int(said["pid"]), str(said["started"]))

@@ -104,7 +104,7 @@ def fault_of_file(path: str, status: os.stat_result) -> str | None:
 
 
 class Missing(str):
-    """Says that nothing is there, as a link without an end leads to."""
+    """Message that a file does not exist, or that a link leads nowhere."""
 
     __slots__ = ()
 

@@ -74,7 +74,7 @@ def _place_of(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class CutColumns:
-    """Names of the columns that say where a cut begins and ends; None where the table has no such column."""
+    """Names of the columns with the start and end of a cut; None if the table has none."""
 
     start: str | None = None
     end: str | None = None
@@ -94,7 +94,7 @@ class CutColumns:
             yield tuple(None if column is None else column[number] for column in columns)
 
     def cut(self, cells: Sequence[Any]) -> Cut:
-        """Return the cut of one row. Raises ValueError for cells that mean none."""
+        """Return the cut of one row. Raises ValueError for invalid cells."""
         start, end, duration = (
             seconds_of(getattr(self, place) or place, value) for place, value in zip(PLACES, cells[:3], strict=False)
         )
@@ -168,7 +168,7 @@ def cut_columns(names: Iterable[str], path: str) -> CutColumns:
 
 
 def seconds_of(name: str, value: object) -> float | None:
-    """Return a time in seconds, given as a number or as [hh:]mm:ss[.fff]; None for an empty cell. Raises ValueError."""
+    """Return a time in seconds, from a number or [hh:]mm:ss[.fff]; None for an empty cell. Raises ValueError."""
     if value is None:
         return None
     if isinstance(value, str) and (found := TIMECODE.fullmatch(value.strip())):
@@ -264,9 +264,7 @@ def read_table(
 
 
 def told_faults(faults: Mapping[int, str], path: str, *, skips_bad_rows: bool) -> list[str]:
-    """Return a line for each row, from 0, that means nothing. Raises SourceError with the first of them, unless they are
-    to be skipped.
-    """
+    """Return a line for each invalid row (from 0). Raises SourceError with the first ones, unless they are skipped."""
     lines = [f"row {number + 1}: {why}" for number, why in sorted(faults.items())]
     if not lines or skips_bad_rows:
         return lines
@@ -287,7 +285,7 @@ def chosen_labels(names: list[str], labels: Sequence[str] | None, path: str) -> 
 
 
 def _check_names(labels: list[str], path: str, *, label_from_folder: bool) -> None:
-    """Raise SourceError for columns that cannot be labels, or may mean something else."""
+    """Raise SourceError for columns that cannot be labels, or have another meaning."""
     if label_from_folder and "label" in labels:
         raise SourceError("has a column `label`: leave out the column, or --label-from-folder", path=path)
     if odd := [name for name in labels if storable(name) != name]:
@@ -295,9 +293,7 @@ def _check_names(labels: list[str], path: str, *, label_from_folder: bool) -> No
 
 
 def _same_cuts(search: SourceSearch) -> dict[int, str]:
-    """Leave one unit of those that ask for the same cut of the same source under the same name. Returns faults by row: of those that
-    give it other labels.
-    """
+    """Merge rows with the same cut, source and name into one unit. Return faults of rows that give it other labels."""
     assert search.table is not None
     first: dict[tuple[Any, ...], Unit] = {}
     twins: list[tuple[Unit, Unit]] = []

@@ -50,7 +50,7 @@ def is_animated(path: str) -> bool:
 
 
 def storable(name: str) -> str:
-    """Return the name, with escapes for what is not valid UTF-8 and Parquet and JSON cannot hold."""
+    """Return a name with invalid UTF-8 escaped, which Parquet and JSON cannot store."""
     return name if name.isascii() else name.encode("utf-8", "backslashreplace").decode()
 
 
@@ -83,7 +83,7 @@ class SourceTable:
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def chosen(self, names: Sequence[str]) -> SourceTable:
-        """Return the table with these columns alone."""
+        """Return the table with these columns only."""
         notes = {name: note for name, note in self.notes.items() if name in names}
         return SourceTable({name: self.columns[name] for name in names}, self.num_rows, notes)
 
@@ -167,8 +167,9 @@ def _kind(value: object) -> str:
 
 
 def _csv_table(table: str) -> SourceTable:
-    """Return labels are whole numbers, numbers or booleans where all of a column are; empty cells are None. Cells are
-    apart by what the header has after `path` or `id`, or in front of it: a comma, a semicolon or a tab.
+    """Read a CSV file. A column becomes numbers or booleans if all its cells are; empty cells become None.
+
+    The separator is the character after `path` or `id` in the header, or before it: a comma, a semicolon or a tab.
     """
     with open(table, encoding="utf-8-sig", newline="") as file:
         header = file.readline()
@@ -197,7 +198,7 @@ def _csv_table(table: str) -> SourceTable:
 
 
 def _odd_cell(cells: Mapping[int, str]) -> int | None:
-    """Return the first row whose cell is not a number as Python writes it, where most cells are."""
+    """Return the first row whose cell is not a number, if most cells are numbers."""
     odd = [number for number, cell in cells.items() if _converter([cell]) not in (int, float)]
     return odd[0] if 0 < len(odd) < len(cells) - len(odd) else None
 
@@ -235,7 +236,9 @@ def _constant(name: str) -> float | None:
 
 
 def _parquet_table(table: str) -> SourceTable:
-    """Return text is counted before it takes memory: a few bytes of Parquet say a word of a megabyte a million times."""
+    """Read a Parquet file. Text is counted before it is loaded: a few bytes of Parquet can repeat a word of a megabyte a
+    million times.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -260,7 +263,7 @@ def _parquet_table(table: str) -> SourceTable:
 
 
 def _num_nested(metadata: FileMetaData) -> int:
-    """Return how many values the lists of a file have."""
+    """Return the number of values in the lists of a file."""
     count = 0
     for place in range(metadata.num_columns):
         if metadata.schema.column(place).max_repetition_level:
@@ -281,7 +284,7 @@ def _bytes_of(array: pa.Array) -> int:
 
 
 def _check_size(num_rows: int, num_columns: int) -> None:
-    """Raise ValueError: a few bytes of Parquet can say that there are more than fit into memory."""
+    """Raise ValueError if the values do not fit into memory: a few bytes of Parquet can claim any number."""
     if num_rows > MAX_ROWS:
         raise ValueError(f"it has {num_rows:,} rows, more than {MAX_ROWS:,}; give it in parts")
     if num_columns > MAX_COLUMNS:
@@ -296,12 +299,12 @@ def _arrow_table(table: pa.Table) -> SourceTable:
 
 
 def is_table(source: object) -> TypeGuard[ArrowStream]:
-    """Return whether this is a table in memory."""
+    """Return whether an object is a table in memory."""
     return hasattr(source, "__arrow_c_stream__")
 
 
 def read_source_table(table: object) -> SourceTable:
-    """Return a table in memory, or the file of one. Raises SourceError."""
+    """Read a table, in memory or from a file. Raises SourceError."""
     path = str(table) if isinstance(table, str | os.PathLike) else "the table"
     try:
         if is_table(table):

@@ -47,7 +47,12 @@ class Drawing:
         return json.dumps([{name: str(share) for name, share in self.shares.items()}, self.column, self.seed])
 
     def filled(self, labels: Labels, before: Labels) -> Labels:
-        """Return the labels with the column `split`. before: of the same units, those that they were given by an earlier run."""
+        """Return the labels with the column `split`.
+
+        Args:
+            labels: Labels of the units.
+            before: Splits of the same units in an earlier run.
+        """
         import pyarrow as pa
 
         from vidprep.formats.manifest import SPLIT_LABEL
@@ -140,9 +145,7 @@ def choose(items: Sequence[T], count: int) -> tuple[T, ...]:
 
 
 def choose_ids(table: pa.Table, count: int) -> list[str]:
-    """Return the ids that `choose` takes of the rows of a manifest, of which there may be millions. table: with `id` and
-    `size_bytes`.
-    """
+    """Return the ids that `choose` selects from a table with `id` and `size_bytes`, which may have millions of rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -182,7 +185,7 @@ class Unit:
 
     @property
     def state(self) -> SourceState:
-        """The state of the source when it was listed."""
+        """State of the source when it was listed."""
         return SourceState(self.size_bytes, self.mtime_ns)
 
     @property

@@ -115,7 +115,7 @@ def join_segments(job: Job, stream: FrameStream, context: Context) -> Outcome:
 
 
 def encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context) -> Outcome:
-    """Return frames are decoded a second time here, to measure what the command made of them."""
+    """Encode by an ffmpeg command. Frames are decoded a second time here, to measure the result."""
     unit, settings, output, facts = job.unit, job.settings, stream.output, stream.facts
     partial = Path(job.partial)
     check_claims(unit.path, settings, stream.window, stream.clock, context.worked)

@@ -151,7 +151,11 @@ class JobNotDone:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The segments that a video is to be made in; none where it is made whole. why_not: for what reason, where that is worth a word."""
+    """Segments of a video that have to be made; empty if it is made as a whole.
+
+    Attributes:
+        why_not: Why it is not split; None if that is not worth reporting
+    """
 
     segments: tuple[Segment, ...] = ()
     why_not: str | None = None
@@ -163,7 +167,11 @@ JobResult = ManifestRow | MadeSegment | Split | JobNotDone
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """url: that an output goes to, while the lease that counts in the folder `lease` of `destination` has this token."""
+    """Target of an upload. It is valid while the lease in `lease` of `destination` has this token.
+
+    Attributes:
+        url: URL of the output
+    """
 
     url: str
     destination: str
@@ -200,7 +208,7 @@ class Job:
 
     @property
     def whole_partial(self) -> str:
-        """The partial file of the whole video."""
+        """Partial file of the whole video."""
         return self.partial
 
     @property
@@ -209,11 +217,11 @@ class Job:
         return f"{self.whole_partial}.source{Path(self.unit.path).suffix}"
 
     def for_segment(self, segment: Segment) -> SegmentJob:
-        """Return the job that makes a segment of this video."""
+        """Return the job for a segment of this video."""
         return SegmentJob(**_shared(self, partial=f"{self.partial}{segment.suffix}"), segment=segment)
 
     def unsplit(self, why_not: str | None) -> WholeJob:
-        """Return the job that makes this video without segments."""
+        """Return the job for this video without segments."""
         return WholeJob(**_shared(self, partial=self.whole_partial), may_split=False, why_not_split=why_not)
 
     def to_join(self, segments: tuple[MadeSegment, ...]) -> JoinJob:
@@ -236,19 +244,19 @@ class WholeJob(Job):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentJob(Job):
-    """Make one segment of a video, into `partial`."""
+    """Job to make one segment of a video, in `partial`."""
 
     segment: Segment
 
     @property
     def whole_partial(self) -> str:
-        """The partial file of the whole video."""
+        """Partial file of the whole video."""
         return self.partial.removesuffix(self.segment.suffix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinJob(Job):
-    """Join the segments of a video."""
+    """Job to join the segments of a video."""
 
     segments: tuple[MadeSegment, ...]
 
@@ -259,7 +267,7 @@ def _shared(job: Job, **other: Any) -> dict[str, Any]:
 
 
 def new_row(job: Job) -> ManifestRow:
-    """Return a row that knows what was asked, and nothing yet of what came out."""
+    """Return a row with the request, without results."""
     unit = job.unit
     return ManifestRow(
         id=unit.id,
@@ -280,7 +288,7 @@ def new_row(job: Job) -> ManifestRow:
 
 
 def discard(job: Job) -> None:
-    """Remove what a job has written so far, and segments that it was to join."""
+    """Remove the files of a job, including segments that it should join."""
     copied = [job.copied_source] if is_url(job.unit.path) and not isinstance(job, SegmentJob) else []
     segments = [made.path for made in job.segments] if isinstance(job, JoinJob) else []
     for path in (job.partial, job.best, *copied, *segments):

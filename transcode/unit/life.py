@@ -78,9 +78,9 @@ def run_job(job: Job, context: Context = UNTOLD) -> JobResult:
 
 
 def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
-    """Open, frames, picture, engine, proof, row. Leaves the output under its partial name.
+    """Open, plan the picture, encode, verify, and fill the row. The output keeps its partial name.
 
-    Returns None; or, for a video that is longer than a segment, what segments it has, and then nothing is made.
+    Return the segments instead, without making anything, for a video that is longer than a segment; otherwise None.
     """
     unit, settings = job.unit, job.settings
     before = row.source_size_bytes, row.source_mtime_ns = _state_of(unit.path)
@@ -140,7 +140,7 @@ def _segment_seconds(job: Job, info: VideoInfo) -> float | None:
 
 
 def _split(job: Job, source: Source, seconds: float) -> Split:
-    """Return the segments of about so many seconds. Reads the source to its end."""
+    """Return the segments of about this length. Reads the source to its end."""
     try:
         return segments_of(source, job.settings, job.unit.cut, seconds)
     except VidprepError:
@@ -186,8 +186,8 @@ def _picture_late(settings: RunSettings, stream: FrameStream) -> Iterator[Remark
 
 
 def _make_segment(job: SegmentJob, context: Context) -> MadeSegment:
-    """Encode a segment and prove it, as the whole would be, but for its file: that is read to join it, and what is joined is
-    held against what was measured here. Raises what making the whole would.
+    """Encode and verify a segment like a whole video, except for its file, which is checked after joining. Raises like a
+    whole video.
     """
     unit, segment = job.unit, job.segment
     output = replace(job.settings.video, encoder=replace(job.settings.video.encoder, container="mp4"), audio="drop")

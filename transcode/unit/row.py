@@ -76,7 +76,7 @@ def describe_frames(row: ManifestRow, made: Outcome, stream: FrameStream) -> Non
 
 
 def _constant_rate(facts: SourceFacts, info: VideoInfo) -> Fraction | None:
-    """Return the rate that the source's steps keep to, within the rounding of one tick."""
+    """Return the rate of the source if its steps are constant to within one tick."""
     if len(facts.steps) == 1:
         return 1 / (next(iter(facts.steps)) * info.time_base)
     rate = info.frame_rate

@@ -41,9 +41,9 @@ USUAL_RATE = Fraction(25)
 
 
 def segments_of(source: Source, settings: RunSettings, cut: Cut, seconds: float) -> Split:
-    """Return the segments of a cut, in order, of about so many seconds; none of what is short, or cannot be split.
+    """Return the segments of a cut in order, of about this length; empty for a short video, or one that cannot be split.
 
-    Reads the source to its end and decodes nothing.
+    Reads the source to its end without decoding.
     """
     window, clock = timing_of(source, settings, cut)
     survey = survey_of(source)
@@ -247,9 +247,15 @@ def join(
     end_pts: int,
     audio: AudioTrack,
 ) -> Measured:
-    """Write `partial`. What was measured of it has each GOP on either side of a joint.
+    """Write `partial`. Its measurements include the GOPs on both sides of each joint.
 
-    end_pts: tick of the output at which its last frame ends, as far as is known. Raises EncodeError, VerifyError, OSError.
+    Args:
+        end_pts: Output tick at which the last frame ends, if known.
+
+    Raises:
+        EncodeError: A packet cannot be muxed.
+        VerifyError: A segment differs from its measurements.
+        OSError: The file cannot be written.
     """
     measured = measured_of(made)
     order = sorted(measured.pts)

@@ -30,18 +30,18 @@ class Search:
 
     @property
     def best(self) -> int | None:
-        """The coarsest step that was seen to reach the floor."""
+        """The coarsest step that reached the target."""
         return max((step for step, db in self.known.items() if db >= self.floor_db), default=None)
 
     @property
     def first_miss(self) -> int | None:
-        """The finest step that was seen to miss the floor, of those coarser than `best`."""
+        """The finest step, coarser than `best`, that missed the target."""
         best = -1 if self.best is None else self.best
         return min((step for step in self.known if step > best), default=None)
 
     def crossing(self) -> float:
-        """Return the position where the line through the two tries that matter most falls below the floor; the middle of
-        two that have one on each side, when lines have led astray too often.
+        """Return the position where the line through the two closest trials crosses the target; after repeated misses, the
+        middle between a hit and a miss.
         """
         at = self.scale.positions
         best, miss = self.best, self.first_miss
@@ -58,10 +58,11 @@ class Search:
         return at[one] + (self.known[one] - self.floor_db) / slope
 
     def next(self, *, any_that_reaches: bool = False) -> int | None:
-        """Return the step to try, or None: when `best` is good enough, or the finest step misses.
+        """Return the next step; None if `best` is good enough, or the finest step misses.
 
-        any_that_reaches: stop at the first that reaches the floor, else go on until no coarser one does, or until it is
-        closer than 0.25 dB.
+        Args:
+            any_that_reaches: Stop at the first step that reaches the target; otherwise continue until no coarser one
+                does, or it is within 0.25 dB.
         """
         best, miss = self.best, self.first_miss
         low = 0 if best is None else best + 1

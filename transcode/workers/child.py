@@ -76,7 +76,7 @@ def staged(job: Job, make: Callable[[Job], JobResult]) -> JobResult:
 
 
 def _put(path: Path, upload: Upload) -> None:
-    """Raise DestinationError; TakenOverError when another run has taken over meanwhile."""
+    """Upload an output. Raises DestinationError, and TakenOverError if another run has taken over."""
     from vidprep.transcode.destination import LeasePlace
 
     url, name = split_url(upload.url)
@@ -107,16 +107,16 @@ R = TypeVar("R")
 
 
 class Interrupted(Exception):
-    """The child was stopped on purpose; its video has no row and is taken up again by the next run."""
+    """The child was stopped on purpose; its video gets no row, and the next run makes it."""
 
 
 def start_process() -> Process:
-    """Return a process that loads what a video needs, which this one never does. Raises OSError."""
+    """Start a process that imports what a video needs, which this process never imports. Raises OSError."""
     return Process("vidprep.transcode.unit.life")
 
 
 class Child:
-    """One child process that works on one thing at a time, replaced when it dies. Used by one thread at a time."""
+    """A child process that does one task at a time, and is replaced when it dies. Used by one thread at a time."""
 
     def __init__(self, giving_up: threading.Event, process: Process | None = None, *, count: int | None = None) -> None:
         """Prepare a child.
@@ -222,7 +222,7 @@ class Child:
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """Abandon what the child is doing."""
+        """Abandon the current task."""
         self._stopped.set()
         process = self._process
         if process is not None:
@@ -243,7 +243,7 @@ def make(child: Child, job: Job) -> JobResult:
 
 
 def make_alone(child: Child, job: Job) -> JobResult:
-    """Return the same, segments and all, where others do not see what this host writes."""
+    """Process a job like `make`, including its segments, where other hosts do not see this host's files."""
     return _made_with(_made_in_turn, child, job)
 
 
@@ -297,7 +297,7 @@ def _made_by(child: Child, job: Job) -> JobResult:
 
 
 def _stored_bytes(path: str) -> int:
-    """Return the size of a file without its holes, which a few bytes can make as long as they like."""
+    """Return the size of a file without its holes: a sparse file may have any length."""
     try:
         found = os.stat(path)  # noqa: PTH116
     except OSError:

@@ -38,15 +38,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SentTask:
-    """Jobs that were sent together. hosts: that may do them."""
+    """Jobs that were sent together.
+
+    Attributes:
+        hosts: Hosts that may process them
+    """
 
     jobs: list[Job]
     hosts: frozenset[str]
 
 
 class ClusterPool(Pool[Job, JobResult]):
-    """Keeps a few more tasks in flight than the cluster can do at once, so that none of it waits. A task is a job, or
-    as many short ones as take half a second. A host is what can be chosen for a task: a worker of dask, a node of ray.
+    """Keeps slightly more tasks in flight than the cluster can process, so that it never waits.
+
+    A task is one job, or several short ones of half a second in total. A host is a unit that a task can be sent to: a
+    worker of Dask, a node of Ray.
     """
 
     def __init__(self, name: str, remedy: str, say: Callable[[str], None], expected: Expected) -> None:
@@ -74,7 +80,7 @@ class ClusterPool(Pool[Job, JobResult]):
 
     @property
     def stopping(self) -> bool:
-        """Whether no more tasks are begun."""
+        """Whether no more tasks are started."""
         return self._stop.is_set()
 
     def take_no_more(self) -> None:
@@ -97,18 +103,18 @@ class ClusterPool(Pool[Job, JobResult]):
         """Return the current workers, and how many videos each can process at once. Called by a separate thread."""
 
     def ask_first(self, _host: str) -> Any | None:
-        """Return a future of what `importing` says there, which needs no vidprep to run; None where `check` does no harm
-        without it.
+        """Return a future of the expression `importing`, which needs no vidprep on the host; None if calling `check` there
+        is harmless.
         """
         return None
 
     @abstractmethod
     def check(self, host: str, expected: Expected) -> Any:
-        """Return a future of what `why_not_here` says there."""
+        """Return a future of `why_not_here` on a host."""
 
     @abstractmethod
     def submit(self, tasks: list[list[Job]], hosts: dict[str, int]) -> list[tuple[Any, frozenset[str]]]:
-        """Return a future for each task, and which of these hosts may do it."""
+        """Return a future for each task, and the hosts that may process it."""
 
     @abstractmethod
     def ended(self) -> list[Any]:
@@ -123,15 +129,11 @@ class ClusterPool(Pool[Job, JobResult]):
 
     @abstractmethod
     def was_beside_a_death(self, error: Exception) -> bool:
-        """Return whether a task's workers died too often, though another of its jobs, or another task, may have killed
-        them.
-        """
+        """Return whether a task's workers died too often, possibly because of another job or task."""
 
     @abstractmethod
     def was_lost(self, error: Exception) -> bool:
-        """Return whether a task is gone because its host is, or the way to the cluster was, and it says nothing of the
-        task.
-        """
+        """Return whether a task was lost with its host or connection, which says nothing about the task."""
 
     def settle(self) -> None:
         """Wait for tasks that the cluster restarted by itself."""
@@ -333,7 +335,7 @@ class _Watch:
 
 
 def _jobs_per_task(made: Sequence[JobResult | None]) -> int:
-    """Return how many such jobs take as long as a task should."""
+    """Return how many such jobs make a task of the right duration."""
     seconds = [each.encode_seconds for each in made if isinstance(each, ManifestRow) and each.encode_seconds]
     return max(1, min(round(TASK_SECONDS * len(seconds) / sum(seconds)), MAX_JOBS)) if seconds else 1
 

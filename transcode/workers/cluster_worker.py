@@ -30,7 +30,7 @@ def name_here() -> str:
 
 
 def why_not_here(expected: Expected) -> tuple[str, str | None]:
-    """Name of this host; why it cannot work on a run, None when it can. Found out by a child, as children will do the work."""
+    """Return the name of this host, and why it cannot work on a run (None if it can). A child process tests it."""
     child = _take()
     try:
         return name_here(), child.call(look, expected, lambda _work: LOOK_SECONDS)
@@ -97,7 +97,7 @@ def _give_back(child: Child) -> None:
 
 
 def stop_children() -> None:
-    """Abandon what is being worked on."""
+    """Abandon all current tasks."""
     with _guard:
         for child in (*_idle, *_busy):
             child.stop()

@@ -24,7 +24,7 @@ SETTLE_SECONDS, SETTLE_POLL_SECONDS = 60.0, 0.1
 
 
 class DaskPool(ClusterPool):
-    """A host is a worker, known by its address."""
+    """Pool on a Dask cluster. A host is a worker, identified by its address."""
 
     def __init__(self, address: str, say: Callable[[str], None], expected: Expected) -> None:
         """Connect to a scheduler.

@@ -87,7 +87,7 @@ def expected_of_hosts(units: Sequence[Unit], settings: RunSettings, ffmpeg: str,
 
 
 def sample_of(units: Sequence[Unit]) -> Sample:
-    """Return units of as many folders as possible: each of them may be another file system."""
+    """Return units of as many folders as possible, since each may be on another file system."""
     looked = units[:: max(1, len(units) // LOOKED_AT)]
     one_each = list({os.path.dirname(unit.path): unit for unit in looked}.values())  # noqa: PTH120
     spread = one_each[:: max(1, len(one_each) // SAMPLED)][:SAMPLED]

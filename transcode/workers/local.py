@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class LocalPool(Pool[T, R]):
-    """Does tasks in children of this process, each owned by a thread."""
+    """Processes tasks in child processes of this process, each owned by a thread."""
 
     is_elsewhere = False
 
@@ -57,7 +57,7 @@ class LocalPool(Pool[T, R]):
 
     @property
     def stopping(self) -> bool:
-        """Whether no more tasks are begun."""
+        """Whether no more tasks are started."""
         return self._stop.is_set()
 
     def take_no_more(self) -> None:
@@ -140,7 +140,7 @@ class LocalPool(Pool[T, R]):
 
 
 def default_jobs() -> int:
-    """Return the cores that this process may use, by its affinity and by the quota of its control group; at least one."""
+    """Return the number of cores that this process may use, by its affinity and its control group's quota; at least one."""
     if hasattr(os, "sched_getaffinity") and not _has_quota() and "LOKY_MAX_CPU_COUNT" not in os.environ:
         return len(os.sched_getaffinity(0))
     from joblib import cpu_count  # a quarter of a second of CPU time, which few machines need

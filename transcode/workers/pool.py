@@ -29,7 +29,7 @@ class Pool(Protocol[Task, Result]):
     @property
     @abstractmethod
     def stopping(self) -> bool:
-        """Whether no more tasks are begun."""
+        """Whether no more tasks are started."""
 
     @abstractmethod
     def results(
@@ -44,15 +44,15 @@ class Pool(Protocol[Task, Result]):
 
     @abstractmethod
     def take_no_more(self) -> None:
-        """Let what is in flight finish, and begin nothing new."""
+        """Start no more tasks; running ones finish."""
 
     @abstractmethod
     def kill(self) -> None:
-        """Abandon what is in flight."""
+        """Abandon running tasks."""
 
     @abstractmethod
     def dismiss(self) -> None:
-        """End what is kept for more tasks, as there are none, while the caller goes on."""
+        """Release idle resources when there are no more tasks, while the caller goes on."""
 
     @abstractmethod
     def __enter__(self) -> Self: ...
@@ -63,7 +63,11 @@ class Pool(Protocol[Task, Result]):
 
 @dataclass(slots=True)
 class Stop:
-    """signal: the one that asked for it, SIGINT or SIGTERM; None while none did."""
+    """Request to stop.
+
+    Attributes:
+        signal: SIGINT, SIGTERM or another signal; None before one arrives
+    """
 
     signal: int | None = None
 

@@ -24,7 +24,9 @@ PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "86400"}
 
 
 class RayPool(ClusterPool):
-    """A host is a node, known by its number in hexadecimal. Each task is for one of them: ray knows no choice among several."""
+    """Pool on a Ray cluster. A host is a node, identified by its hexadecimal id. Each task is for one node: Ray cannot
+    choose among several.
+    """
 
     def __init__(self, address: str, say: Callable[[str], None], expected: Expected) -> None:
         """Connect to a cluster.

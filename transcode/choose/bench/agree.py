@@ -28,7 +28,11 @@ NEIGHBOURS = (-3, -2, -1, 1, 2, 3)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """accesses: what will be timed."""
+    """Pictures to compare.
+
+    Attributes:
+        accesses: Access patterns that will be timed
+    """
 
     place: Place
     loader: str
@@ -53,7 +57,7 @@ class Verdict:
 
 
 def agrees(question: Question, _ready: Ready) -> Verdict:
-    """Return the answer about every video; ends at the first fault. Raises what the loader raises."""
+    """Compare a loader on every video, up to the first fault. Raises what the loader raises."""
     place = question.place
     reader, reference = reader_of(place, question.loader), _reference(question)
     rng, lowest, compared = random.Random(question.seed), math.inf, 0
@@ -85,7 +89,9 @@ def _reference(question: Question) -> Reader:
 
 
 def _asked(video: Video, accesses: tuple[Access, ...], rng: random.Random) -> list[range]:
-    """Return the first frame, the last, those about a keyframe, two anywhere, and a sequence of each access; not in order."""
+    """Return frame numbers: the first, the last, those around a keyframe, two random ones, and a sequence of each access
+    pattern, unsorted.
+    """
     count = video.num_frames
     keyframe = rng.choice(video.keyframes or range(count))
     singles = [0, count - 1, keyframe - 1, keyframe, keyframe + 1, *(rng.randrange(count) for _ in range(2))]
@@ -98,7 +104,7 @@ def _asked(video: Video, accesses: tuple[Access, ...], rng: random.Random) -> li
 def _pictures(
     reader: Reader, question: Question, video: Video, asked: list[range]
 ) -> Iterator[tuple[int, Picture | None]]:
-    """Yield pictures by number; None for what the loader does not give, or gives too much."""
+    """Yield pictures by number; None for missing and for additional ones."""
     in_order_only = question.loader in ONLY_IN_ORDER
     if not in_order_only:
         for numbers in asked:

@@ -105,9 +105,12 @@ class PlaceSurvey:
 
 
 def survey(paths: Sequence[Path], options: BenchOptions) -> PlaceSurvey:
-    """Open what is there and choose videos: of the ids that all places have, where there are some. Raw files come first.
+    """Open the stores and choose videos, of the ids that all stores share if possible. Raw files come first.
 
-    Raises StoreError, SettingsError, MissingError.
+    Raises:
+        StoreError: A store cannot be read.
+        SettingsError: An option is invalid.
+        MissingError: A package is not installed.
     """
     if not paths:
         raise SettingsError("give a store or a folder of videos, or several")
@@ -166,7 +169,7 @@ def _survey(what: tuple[Place, list[str]], _ready: Ready) -> tuple[Place, dict[s
 
 
 def bench(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator[Row]:
-    """Yield a row for each cell as it is measured, and one for each loader that is refused. say: gets what comes next."""
+    """Yield a row for each cell as it is measured, and one for each rejected loader. `say` receives what comes next."""
     for place in places:
         files = sorted({file for video in place.videos for file in video.files})
         chosen = [name for name in place.loaders if not options.loaders or name in options.loaders]

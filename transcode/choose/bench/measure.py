@@ -32,7 +32,11 @@ WHOLE_FRAMES = 32
 
 
 class Reader(ABC):
-    """Raises what its library raises. tells_bytes: whether the bytes that it reads show in /proc/self/io as its own."""
+    """A loader of one store. Raises what its library raises.
+
+    Attributes:
+        tells_bytes: Whether /proc/self/io counts the bytes that it reads
+    """
 
     tells_bytes = True
 
@@ -42,7 +46,7 @@ class Reader(ABC):
 
     @abstractmethod
     def whole(self, id_: str) -> Iterator[Picture]:
-        """Return all frames in order, (H, W, 3) each."""
+        """Yield all frames in order, (H, W, 3) each."""
 
 
 class OwnReader(Reader):
@@ -66,7 +70,7 @@ class OwnReader(Reader):
 
 
 class FileReader(Reader):
-    """A library that opens video files."""
+    """Reads video files by another library."""
 
     def __init__(self, place: Place, loader: type[StreamLoader]) -> None:
         self._files = {video.id: Path(video.files[0]) for video in place.videos}
@@ -88,7 +92,7 @@ class FileReader(Reader):
 
 
 class GulpReader(Reader):
-    """GulpIO2's own."""
+    """Reads by GulpIO2."""
 
     def __init__(self, place: Place) -> None:
         from gulpio2 import GulpDirectory
@@ -129,7 +133,7 @@ class WebdatasetReader(Reader):
 
 
 class PictureReader(Reader):
-    """One file for each frame."""
+    """Reads one file per frame."""
 
     def __init__(self, place: Place, open_one: Callable[[str], Picture]) -> None:
         self._files = {video.id: video.files for video in place.videos}
@@ -334,7 +338,7 @@ def _read(reader: Reader, request: Request, access: Access) -> int:
 
 
 def _empty(request: Request) -> float:
-    """Drop from the page cache what is about to be read. Returns the CPU seconds that it took."""
+    """Drop files from the page cache before they are read. Return the CPU seconds that this took."""
     began = cpu_seconds()
     video, numbers = request
     a_file_each = len(video.files) == video.num_frames > 1
@@ -354,7 +358,7 @@ def drop_from_cache(files: Iterable[str]) -> None:
 
 
 def fill_cache(files: Iterable[str]) -> None:
-    """Read them once."""
+    """Read files once, so that they are in the page cache."""
     for file in files:
         with open_regular(file) as opened:
             while opened.read(1 << 20):
@@ -371,7 +375,7 @@ def _peak_bytes() -> int:
 
 
 def _io() -> dict[str, int]:
-    """Return the counters of /proc/self/io; empty where there are none."""
+    """Return the counters of /proc/self/io; empty if they do not exist."""
     try:
         lines = Path("/proc/self/io").read_text().splitlines()
     except OSError:

@@ -53,16 +53,16 @@ class Access:
 
     @property
     def length(self) -> int:
-        """Frames of a sequence that is no whole video."""
+        """Frames of a sequence that is not a whole video."""
         return 1 if self.pattern == "single" else self.frames
 
     @property
     def span(self) -> int:
-        """From the first frame of a sequence to the last."""
+        """Distance from the first frame of a sequence to the last."""
         return (self.length - 1) * self.step + 1
 
     def numbers(self, video: Video, rng: random.Random) -> range:
-        """Return a sequence of a video that is not read whole."""
+        """Return the frame numbers of a sequence."""
         start = rng.randrange(max(1, video.num_frames - self.span + 1))
         return range(start, min(start + self.span, video.num_frames), self.step)
 
@@ -177,7 +177,7 @@ class Place:
 
     @property
     def frame_size(self) -> str:
-        """WxH, or the smallest and the largest."""
+        """WxH, or the smallest and the largest size."""
         sizes = sorted({(video.width, video.height) for video in self.videos}, key=lambda size: size[0] * size[1])
         return "–".join(f"{width}x{height}" for width, height in (sizes[:1] + sizes[1:][-1:]))
 
@@ -216,7 +216,7 @@ def _kind_of(store: FrameStore) -> str:
 
 
 class _Encoded(NamedTuple):
-    """The columns of a row that say how a video is encoded."""
+    """Columns of a row that describe the encoding."""
 
     status: str
     codec: str | None
@@ -234,7 +234,7 @@ def _encoded_as(path: Path) -> str:
 
 
 def _in_tar_order(store: TarStore) -> list[str]:
-    """Return a stream of shards is read as it lies."""
+    """Return videos in the order in which a stream of shards is read."""
     return sorted(store.ids, key=store.place)
 
 
@@ -271,7 +271,7 @@ def _of_videos(path: Path, videos: Sequence[Path], *, keep_source_suffix: bool) 
 
 
 def with_source_suffix(place: Place) -> Place:
-    """Return a folder of raw videos as `transcode --keep-source-suffix` names them; any other as it is."""
+    """Return a folder of raw videos with ids as `transcode --keep-source-suffix` names them; any other folder unchanged."""
     if not isinstance(place.store, VideoFiles):
         return place
     return _of_videos(place.path, [place.store.file(id_) for id_ in place.ids], keep_source_suffix=True)
@@ -295,7 +295,7 @@ def _files_below(root: Path) -> Iterator[Path]:
 
 
 def surveyed(place: Place, ids: Sequence[str]) -> tuple[Place, dict[str, str]]:
-    """Return the place with the facts of these videos; and of those that cannot be read, why. Opens every one."""
+    """Return the folder with facts about these videos, and why others cannot be read. Opens every video."""
     found, unread = [], {}
     for id_ in ids:
         try:

@@ -94,7 +94,7 @@ class Trained:
 
     @property
     def of_synthetic(self) -> float:
-        """Real throughput as a part of that with synthetic data."""
+        """Throughput relative to that with synthetic data."""
         return self.synthetic_seconds / (self.synthetic_seconds + self.overhead_seconds)
 
     @property
@@ -103,7 +103,7 @@ class Trained:
 
     @property
     def stragglers(self) -> list[int]:
-        """Iterations that took more than STRAGGLER times the median."""
+        """Number of iterations that took more than STRAGGLER times the median."""
         limit = STRAGGLER * statistics.median(self.iteration_seconds)
         return [number for number, taken in enumerate(self.iteration_seconds) if taken > limit]
 
@@ -158,8 +158,8 @@ def _dataset(training: Training) -> VideoDataset:
 
 
 def _cache_bytes(dataset: VideoDataset, batch_size: int) -> int:
-    """Return a tenth of all frames, at most what is the default: a small sample must not end up in memory, decoded, which
-    a data set would not.
+    """Return a tenth of all frames, at most the default: a small sample must not fit into memory decoded, since a real
+    dataset would not.
     """
     height, width = dataset.frame_size
     batch = batch_size * dataset.clips.num_frames * height * width * 3
@@ -210,7 +210,7 @@ def _watch_memory(peak: list[int], over: threading.Event) -> None:
 def simulations(
     places: Sequence[Place], options: BenchOptions, step_seconds: float, batch_size: int, say: Say
 ) -> Iterator[Row]:
-    """Yield a row for each store that videos can be read from, loader and number of workers; `failed` says why one has no
+    """Yield a row for each store with videos, each loader and each number of workers. `failed` says why a row has no
     figures.
     """
     for place in (each for each in places if each.store is not None):
@@ -274,7 +274,7 @@ def advice(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One point of the grid: sequences a second of the loader alone."""
+    """One point of the search: sequences per second of the loader alone."""
 
     workers: int
     batch_size: int
@@ -282,7 +282,7 @@ class Tried:
 
 
 def advised(tried: Sequence[Tried]) -> Tried:
-    """Return the fewest workers, and then the smallest batches, that give GOOD_ENOUGH of the best rate."""
+    """Return the fewest workers, and then the smallest batch size, with GOOD_ENOUGH of the best rate."""
     best = max(each.sequences_per_second for each in tried)
     enough = (each for each in tried if each.sequences_per_second >= GOOD_ENOUGH * best)
     return min(enough, key=lambda each: (each.workers, each.batch_size))
