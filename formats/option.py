@@ -159,7 +159,7 @@ class Declared(NamedTuple):
     def wrong_type(self, value: object) -> SettingsError:
         """Return the error for a value of another type."""
         choices = f", one of {', '.join(self.option.choices)}" if self.option.choices else ""
-        named: dict[str, Any] = {self.keyword: Bare(repr(value))}
+        named: dict[str, Any] = {self.keyword: CodeText(repr(value))}
         return SettingsError(f"<{self.keyword}>: give {words_for(self.taken)}{choices}", **named)
 
     @property
@@ -192,7 +192,7 @@ TAKEN: dict[Any, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-class Bare(str):
+class CodeText(str):
     """Text without quotation marks in its repr: a value or an annotation as Python code."""
 
     __slots__ = ()
@@ -201,10 +201,10 @@ class Bare(str):
         return str(self)
 
 
-def code_of(hint: Any) -> Bare:
+def code_of(hint: Any) -> CodeText:
     """Return a type as Python code."""
     text = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
-    return Bare(re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text))
+    return CodeText(re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text))
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
@@ -271,7 +271,7 @@ def documented(kind: type[Kind]) -> type[Kind]:
     options = {each.name: each for each in options_of(owner)}
     bare = inspect.signature(kind)
     shown = [
-        each.replace(annotation=code_of(options[name].hint) if name in options else Bare(each.annotation))
+        each.replace(annotation=code_of(options[name].hint) if name in options else CodeText(each.annotation))
         for name, each in bare.parameters.items()
     ]
     signature = bare.replace(parameters=shown, return_annotation=inspect.Signature.empty)

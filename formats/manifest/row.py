@@ -18,7 +18,7 @@ from vidprep.formats.model import Cut, SourceState
 from vidprep.formats.moments import LEAST_KNOWN, Tolerance, exact_seconds
 from vidprep.formats.storage import parse_json
 
-Check = Callable[[Any], bool]
+ValueCheck = Callable[[Any], bool]
 PYTHON_TYPES = {"string": "str", "bool": "bool", "double": "float", "int16": "int", "int32": "int", "int64": "int"}
 EXACT_DOUBLE = 2**53  # whole numbers up to here are doubles without loss, and Arrow takes no others for one
 
@@ -69,7 +69,7 @@ def described(row: Any) -> str:
     return "\n".join(lines)
 
 
-def check_of(kind: str, low: int | None = None, high: int | None = None) -> Check:
+def check_of(kind: str, low: int | None = None, high: int | None = None) -> ValueCheck:
     """Return a function that tests whether a value fits a column's type and bounds."""
     if kind.startswith("list<"):
         return _list_check(kind[5:-1], low, high)
@@ -84,7 +84,7 @@ def _range(kind: str, low: int | None, high: int | None) -> tuple[int, int]:
     return -(2**bits) if low is None else low, 2**bits - 1 if high is None else high
 
 
-def _list_check(kind: str, low: int | None, high: int | None) -> Check:
+def _list_check(kind: str, low: int | None, high: int | None) -> ValueCheck:
     if not kind.startswith("int"):
         check = check_of(kind)
         return lambda values: isinstance(values, list | tuple) and all(map(check, values))

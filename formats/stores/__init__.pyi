@@ -16,5 +16,5 @@ from .registry import (
     layout_of as layout_of,
     open_store as open_store,
 )
-from .shards import PARTS_MAX as PARTS_MAX, Layout as Layout, ShardWriter as ShardWriter
+from .shards import PARTS_MAX as PARTS_MAX, ShardWriter as ShardWriter, StoreLayout as StoreLayout
 from .webdataset import TarLayout as TarLayout, TarStore as TarStore, sample_key as sample_key, tar_member as tar_member

@@ -37,7 +37,7 @@ from vidprep.formats.stores.base import (
 )
 from vidprep.formats.stores.indexed import decode_rows, read_runs, scaled_size
 from vidprep.formats.stores.registry import ReadOptions
-from vidprep.formats.stores.shards import Layout
+from vidprep.formats.stores.shards import StoreLayout
 
 OWN_FACTS = ("id", "frame_rate", "num_frames", "width", "height")
 SIZE_MAX = 1 << 32
@@ -45,7 +45,7 @@ SHARDS_MAX = 100_000  # of one run
 LABELS_NAME = "label2idx.json"
 
 
-class GulpLayout(Layout):
+class GulpLayout(StoreLayout):
     name, suffix = "gulp", ".gulp"
     index_files: tuple[str, ...] = ("meta_*.gmeta", LABELS_NAME)
 

@@ -25,7 +25,7 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import Labels, ManifestRow, differing, label_columns, labels_of_dicts
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, SourceMap, VideoFacts
 from vidprep.formats.stores.index import INDEX_NAME, FrameIndex, FrameLocations, IndexedVideo, write_index
-from vidprep.formats.stores.shards import Layout
+from vidprep.formats.stores.shards import StoreLayout
 from vidprep.formats.video import resized, resized_picture
 
 # A few kB can claim any size, and can ask for it to be gone through any number of times; an encoder makes some ten scans.
@@ -149,7 +149,7 @@ def _refuse_many_scans(data: memoryview) -> None:
         raise ValueError(f"{count} scans, over the limit of {MAX_SCANS}")
 
 
-class IndexedLayout(Layout):
+class IndexedLayout(StoreLayout):
     """Layout with frames back to back and an index file."""
 
     def __init__(self, name: str, suffix: str) -> None:

@@ -30,7 +30,7 @@ from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, Samples, SourceMap, VideoFacts
 from vidprep.formats.stores.encoded import VideoReader, fill_from, samples_from
 from vidprep.formats.video import (
-    HeldBack,
+    HeldBackFrames,
     PacketsAhead,
     Sound,
     Source,
@@ -46,7 +46,7 @@ MAX_PIXELS = 36_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Scanned:
+class _ScanResult:
     """Result of scanning a file.
 
     Attributes:
@@ -92,7 +92,7 @@ class VideoFiles(FrameStore):
         if len(self._files) < len(files):
             twin = next(file for file in files if self._files[self._id_of(file)] != file or files.count(file) > 1)
             raise StoreError("is given twice, or differs from another only in its extension; rename one", path=twin)
-        self._scanned: dict[str, _Scanned] = {}
+        self._scanned: dict[str, _ScanResult] = {}
         self._prepare()
 
     def _prepare(self) -> None:
@@ -127,7 +127,7 @@ class VideoFiles(FrameStore):
     def facts(self, id_: str) -> VideoFacts:
         return self._scan(id_).facts
 
-    def _scan(self, id_: str) -> _Scanned:
+    def _scan(self, id_: str) -> _ScanResult:
         if id_ not in self._scanned:
             path = self.file(id_)
             try:
@@ -183,7 +183,7 @@ class _CountingReader(VideoReader):
         self._open()
         number = 0
         decoder = self._stream.codec_context
-        held_back = HeldBack(decoder.name)
+        held_back = HeldBackFrames(decoder.name)
         for packet in chain(demuxed(self._container, self._stream), [None]):
             frames: list[VideoFrame] = []
             with suppress(AvError):  # a damaged packet was passed over in the scan too
@@ -200,7 +200,7 @@ class _CountingReader(VideoReader):
         )
 
 
-def _scan(path: Path) -> _Scanned:
+def _scan(path: Path) -> _ScanResult:
     """Scan a file. Raises ReadError."""
     with Source(path, max_pixels=MAX_PIXELS) as source:
         info = source.info
@@ -220,10 +220,10 @@ def _scan(path: Path) -> _Scanned:
     size = _shown(frame, cropping, orientation)
     facts = VideoFacts(len(pts), *size, None, pts, info.time_base, keyframes)
     origin_seconds = survey.origin_pts * info.time_base
-    return _Scanned(facts, info.stream_index, cropping, {0: orientation}, survey.origin_pts, origin_seconds)
+    return _ScanResult(facts, info.stream_index, cropping, {0: orientation}, survey.origin_pts, origin_seconds)
 
 
-def _counted(path: Path) -> _Scanned:
+def _counted(path: Path) -> _ScanResult:
     """Scan a file by decoding all of it, with the timestamp rules of `vidprep transcode`. Without timestamps, use the
     header's rate.
     """
@@ -246,7 +246,7 @@ def _counted(path: Path) -> _Scanned:
     if counts.stamps_guessed < len(pts) or info.frame_rate is None:
         rising = [stamp + later for stamp, later in zip(pts, _nudges(pts), strict=True)]
         facts = replace(facts, frame_rate=None, pts=np.asarray(rising, np.int64) - pts[0], time_base=info.time_base)
-    return _Scanned(facts, info.stream_index, cropping, orientations, None, pts[0] * info.time_base)
+    return _ScanResult(facts, info.stream_index, cropping, orientations, None, pts[0] * info.time_base)
 
 
 def _nudges(ascending: Sequence[int]) -> Iterator[int]:

@@ -19,7 +19,7 @@ from vidprep.formats.storage import open_unlinked
 
 if TYPE_CHECKING:
     from vidprep.formats.stores.base import FrameStore
-    from vidprep.formats.stores.shards import Layout
+    from vidprep.formats.stores.shards import StoreLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ MAX_RUN_BYTES = 1 << 20
 
 
 class _Store(Protocol):
-    LAYOUT: Layout
+    LAYOUT: StoreLayout
 
     def open_here(self, folder: Path, options: ReadOptions) -> FrameStore: ...
 
 
-def layout_of(name: str) -> Layout:
+def layout_of(name: str) -> StoreLayout:
     """Return the layout of a store that `vidprep burst` writes."""
     return _module(name).LAYOUT
 

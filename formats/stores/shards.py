@@ -26,7 +26,7 @@ NUMBERED_SHARD = re.compile(r"data-(\d{5,}(p\d{5})?-)?\d{5,}", re.ASCII)
 PARTS_MAX = 100_000  # a run's number is that of its lease, times this, plus one and its index where it is a part of an array run
 
 
-class Layout(ABC):
+class StoreLayout(ABC):
     """Byte layout of a store. The default is frames back to back; subclasses override what differs.
 
     Attributes:
@@ -89,7 +89,7 @@ class Layout(ABC):
 class ShardWriter:
     """Writes shards of one run."""
 
-    def __init__(self, root: Path, layout: Layout, shard_bytes: int, run: int) -> None:
+    def __init__(self, root: Path, layout: StoreLayout, shard_bytes: int, run: int) -> None:
         self._root, self._layout, self._shard_bytes, self._run = root, layout, shard_bytes, run
         self._number = self._end = 0
         self._fd: int | None = None  # of the newest shard, which is not whole yet

@@ -58,7 +58,7 @@ from vidprep.formats.stores.base import (
 from vidprep.formats.stores.encoded import VideoReader, fill_from
 from vidprep.formats.stores.indexed import decode_rows, read_runs, scaled_size
 from vidprep.formats.stores.registry import ReadOptions
-from vidprep.formats.stores.shards import Layout
+from vidprep.formats.stores.shards import StoreLayout
 
 VIDEO_SUFFIXES = ("mp4", "webm", "mkv")
 IMAGE_SUFFIXES = ("jpg", "jpeg")
@@ -67,7 +67,7 @@ DIGITS_MAX = 18
 TAR_BLOCK = 512
 
 
-class TarLayout(Layout):
+class TarLayout(StoreLayout):
     name, suffix, tail = "webdataset", ".tar", bytes(2 * TAR_BLOCK)
     shows_dead_bytes = holds_labels = takes_videos = True
 

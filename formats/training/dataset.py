@@ -34,9 +34,9 @@ from vidprep.formats.storage import kept
 from vidprep.formats.stores import FrameStore, JoinedStores, StoredVideo, VideoFiles, open_store
 from vidprep.formats.training.items import (
     Audio,
-    Chance,
     ItemLabels,
-    Key,
+    ItemRandomness,
+    RandomKey,
     Where,
     array_labels,
     chosen_videos,
@@ -169,7 +169,7 @@ class VideoDataset:
         self.store = _store(source)
         if dtype == "uint16" and not self.store.reads_uint16:
             raise SettingsError(f"dtype is 'uint16'; a store of {self.store.kind} has 8 bits", path=self.store.path)
-        self.tensors, self._chance = tensors, Chance(seed)
+        self.tensors, self._chance = tensors, ItemRandomness(seed)
         self.rank, self.world_size = rank, world_size
         labels, sizes = self.store.label_columns(), self.store.sizes()
         chosen = chosen_videos(self.store, labels, sizes, split=split, ids=ids, where=where)
@@ -315,7 +315,7 @@ class VideoDataset:
         epoch = self.epoch or 0 if epoch is None else epoch
         return self._located(self._number(index), self.key(index, epoch))
 
-    def _located(self, number: int, key: Key) -> tuple[str, npt.NDArray[np.int64]]:
+    def _located(self, number: int, key: RandomKey) -> tuple[str, npt.NDArray[np.int64]]:
         video = int(np.searchsorted(self._ends, number, side="right"))
         clip = (number - (int(self._ends[video - 1]) if video else 0)) // self.picture.num_crops
         id_ = self.ids[video]
@@ -323,7 +323,7 @@ class VideoDataset:
         rng = stream(key, "clip") if self.clips.is_random else UNUSED
         return id_, self.clips.item(timing, clip, rng)
 
-    def key(self, index: SupportsIndex, epoch: int) -> Key:
+    def key(self, index: SupportsIndex, epoch: int) -> RandomKey:
         """Return the key of the random numbers of an item in an epoch."""
         return self._chance.key(self._number(index), epoch)
 
@@ -369,7 +369,7 @@ class VideoDataset:
         id_: str,
         numbers: npt.NDArray[np.int64],
         index: SupportsIndex,
-        key: Key,
+        key: RandomKey,
         out: npt.NDArray[Any] | None = None,
     ) -> Any:
         """Return the frames of an item after scaling: transformed, or given to the user's function.
@@ -404,7 +404,7 @@ class VideoDataset:
             out[...] = found
         return made
 
-    def _transformed(self, frames: npt.NDArray[Any], what: str, key: Key) -> Any:
+    def _transformed(self, frames: npt.NDArray[Any], what: str, key: RandomKey) -> Any:
         """Call the user's function with torch's random numbers seeded by `key`."""
         assert self.transform is not None
         try:
@@ -482,7 +482,7 @@ _one_at_a_time = threading.Lock()  # each of them has one generator for all thre
 
 
 @contextmanager
-def _seeded(key: Key) -> Iterator[None]:
+def _seeded(key: RandomKey) -> Iterator[None]:
     """Seed Python, NumPy and (if imported) torch on the CPU from `key` within the block, and restore their states after
     it.
     """

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.storage import memory_bytes
-from vidprep.formats.training.worker import Done
+from vidprep.formats.training.worker import ItemResult
 
 MEMORY_SECONDS = 2.0
 
@@ -44,7 +44,7 @@ class LoaderEvents:
         self._measured, self._memory_bytes = -MEMORY_SECONDS, 0
 
     def batch(
-        self, epoch: int, number: int, waited: float, ready: int, places: int, items: Sequence[tuple[int, Done]]
+        self, epoch: int, number: int, waited: float, ready: int, places: int, items: Sequence[tuple[int, ItemResult]]
     ) -> None:
         """Write the event of a batch.
 

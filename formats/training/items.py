@@ -108,12 +108,12 @@ class Audio:
 
 
 UNSET = -1
-Key = tuple[int, ...]
-Stream = Literal["picture", "clip", "transform"]
-STREAMS: tuple[Stream, ...] = get_args(Stream)
+RandomKey = tuple[int, ...]
+RandomStream = Literal["picture", "clip", "transform"]
+STREAMS: tuple[RandomStream, ...] = get_args(RandomStream)
 
 
-class Chance:
+class ItemRandomness:
     """Random numbers of items.
 
     After `set_epoch` they are a function of seed, epoch and item, in whichever process. Before, the start of an epoch
@@ -135,7 +135,7 @@ class Chance:
         """Set the epoch. Raises SettingsError."""
         self._epoch.value = whole("epoch", epoch, 0)
 
-    def key(self, item: int, epoch: int | None = None) -> Key:
+    def key(self, item: int, epoch: int | None = None) -> RandomKey:
         """Return the key of an item's random numbers.
 
         Args:
@@ -160,7 +160,7 @@ class Chance:
             self._epoch = RawValue("q", self._epoch)
 
 
-def stream(key: Key, name: Stream) -> np.random.Generator:
+def stream(key: RandomKey, name: RandomStream) -> np.random.Generator:
     """Return a random generator for one purpose, independent of those for other purposes."""
     return np.random.default_rng((*key, STREAMS.index(name) + 1))  # behind 0, which NumPy takes for the key without it
 

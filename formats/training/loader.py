@@ -34,8 +34,8 @@ from vidprep.formats.training.dataset import Item, VideoDataset, as_tensors, fou
 from vidprep.formats.training.events import LoaderEvents
 from vidprep.formats.training.items import batch_of
 from vidprep.formats.training.transform import column
-from vidprep.formats.training.worker import Done, Orders, Request, Reset
-from vidprep.formats.training.worker_pool import Gone, WorkerPool
+from vidprep.formats.training.worker import ItemResult, Orders, Request, Reset
+from vidprep.formats.training.worker_pool import WorkerExit, WorkerPool
 
 GIBIBYTE = 1 << 30
 BLOCK_FRAMES = 128
@@ -71,7 +71,7 @@ class _Batch:
     indexes: list[int]
     workers: list[int]
     place: int | None = None
-    done: dict[int, Done] = field(default_factory=dict)
+    done: dict[int, ItemResult] = field(default_factory=dict)
 
     def left_to(self, worker: int) -> list[tuple[int, int]]:
         """Return (place in the batch, item) of items that a worker has not finished."""
@@ -310,7 +310,7 @@ class PrefetchLoader:
         unsure = set(range(self.workers))
         while unsure:
             worker, message = self._crew.inbox.get()
-            if isinstance(message, Gone):
+            if isinstance(message, WorkerExit):
                 self._crew.start(worker)
                 unsure.discard(worker)
             elif message == Reset(self._resets):
@@ -431,10 +431,10 @@ class PrefetchLoader:
             self._events.batch(self._epoch, self._batches_given - 1, waited, ready, self._places, items)
         return made
 
-    def _take(self, worker: int, message: Done | Reset | Gone) -> None:
-        if isinstance(message, Gone):
+    def _take(self, worker: int, message: ItemResult | Reset | WorkerExit) -> None:
+        if isinstance(message, WorkerExit):
             self._replace(worker, message)
-        elif isinstance(message, Done):
+        elif isinstance(message, ItemResult):
             batch = self._batch_of(message.position)
             batch.done[message.position - batch.position] = message
 
@@ -444,7 +444,7 @@ class PrefetchLoader:
                 return batch
         raise AssertionError(f"position {position} was not asked for")
 
-    def _replace(self, worker: int, gone: Gone) -> None:
+    def _replace(self, worker: int, gone: WorkerExit) -> None:
         """Replace a killed worker, with its unfinished work."""
         now = [batch for batch in self._coming if batch.place is not None]
         at_work = next((request for batch in now for request in self._requests(batch, worker)), None)
@@ -456,7 +456,7 @@ class PrefetchLoader:
                     f"{DEATHS_PER_ITEM} workers died at frames {numbers[0]} to {numbers[-1]} of {id_}, the last by signal {-gone.code}",
                     path=self.dataset.store.path,
                 )
-                self._take(worker, Done(at_work.position, error, {}, 0.0, 0, 0, 0))
+                self._take(worker, ItemResult(at_work.position, error, {}, 0.0, 0, 0, 0))
         self._crew.start(worker)
         self._tell(self._coming, now, [worker])
         if gone.error is not None:

@@ -26,7 +26,7 @@ from vidprep.formats.processes import Channel, parent_channel
 from vidprep.formats.stores import Frames
 from vidprep.formats.training.dataset import Item, VideoDataset
 
-Key = tuple[str, int]
+FrameKey = tuple[str, int]
 NEVER = 1 << 62
 
 
@@ -40,13 +40,13 @@ class FrameCache:
 
     def __init__(self, limit_bytes: int, dtype: str = "uint8") -> None:
         self._limit_bytes, self._dtype = limit_bytes, np.dtype(dtype)
-        self._uses: dict[Key, deque[int]] = {}
-        self._kept: dict[Key, Frames] = {}
-        self._next: dict[Key, int] = {}
-        self._farthest: list[tuple[int, Key]] = []  # a heap; entries that _next contradicts are out of date
+        self._uses: dict[FrameKey, deque[int]] = {}
+        self._kept: dict[FrameKey, Frames] = {}
+        self._next: dict[FrameKey, int] = {}
+        self._farthest: list[tuple[int, FrameKey]] = []  # a heap; entries that _next contradicts are out of date
         self.size_bytes = 0
 
-    def announce(self, key: Key, position: int) -> None:
+    def announce(self, key: FrameKey, position: int) -> None:
         """Announce that a frame will be used at a position of the order. Positions must ascend."""
         uses = self._uses.setdefault(key, deque())
         uses.append(position)
@@ -59,11 +59,11 @@ class FrameCache:
         for key in self._kept:
             self._rank(key)
 
-    def is_wanted(self, key: Key) -> bool:
+    def is_wanted(self, key: FrameKey) -> bool:
         """Return whether a use is announced."""
         return key in self._uses
 
-    def take(self, key: Key) -> Frames | None:
+    def take(self, key: FrameKey) -> Frames | None:
         """Return the frame if it is cached, and forget its next announced use."""
         uses = self._uses.get(key)
         if uses:
@@ -75,7 +75,7 @@ class FrameCache:
             self._rank(key)
         return found
 
-    def place(self, key: Key, shape: tuple[int, ...]) -> Frames | None:
+    def place(self, key: FrameKey, shape: tuple[int, ...]) -> Frames | None:
         """Return an array to decode a frame into; None if it is cached, or others are needed sooner."""
         if key in self._kept:
             return None
@@ -93,18 +93,18 @@ class FrameCache:
         self._rank(key)
         return array
 
-    def drop(self, key: Key) -> Frames:
+    def drop(self, key: FrameKey) -> Frames:
         """Remove a frame. Raises KeyError."""
         del self._next[key]
         array = self._kept.pop(key)
         self.size_bytes -= array.nbytes
         return array
 
-    def due(self, key: Key) -> int:
+    def due(self, key: FrameKey) -> int:
         """Return the position of the next announced use; NEVER without one."""
         return self._uses[key][0] if key in self._uses else NEVER
 
-    def _rank(self, key: Key) -> None:
+    def _rank(self, key: FrameKey) -> None:
         due = self.due(key)
         if self._next.get(key) != due:
             self._next[key] = due
@@ -113,7 +113,7 @@ class FrameCache:
             self._farthest = [(-due, key) for key, due in self._next.items()]
             heapq.heapify(self._farthest)
 
-    def _farthest_key(self) -> Key | None:
+    def _farthest_key(self) -> FrameKey | None:
         while self._farthest:
             due, key = self._farthest[0]
             if self._next.get(key) == -due:
@@ -152,7 +152,7 @@ class Orders(NamedTuple):
     now: list[Request]
 
 
-class About(NamedTuple):
+class WorkerSetup(NamedTuple):
     """First message to a worker process.
 
     Attributes:
@@ -164,7 +164,7 @@ class About(NamedTuple):
     main: dict[str, Any] | None
 
     @classmethod
-    def of(cls, dataset: VideoDataset) -> About:
+    def of(cls, dataset: VideoDataset) -> WorkerSetup:
         """Create for a dataset. Raises SettingsError if it cannot be pickled."""
         if _is_worker:
             raise SettingsError(
@@ -208,7 +208,7 @@ class Reset(NamedTuple):
     number: int
 
 
-class Done(NamedTuple):
+class ItemResult(NamedTuple):
     """Result of a request.
 
     Attributes:
@@ -251,7 +251,7 @@ class Worker:
         self._cache = FrameCache(frame_bytes, dataset.picture.stored_dtype)
         self._scratch: Frames = np.empty((0, 0, 0, 3), dataset.picture.stored_dtype)
 
-    def serve(self, inbox: Inbox, reply: Callable[[Done | Reset], None]) -> None:
+    def serve(self, inbox: Inbox, reply: Callable[[ItemResult | Reset], None]) -> None:
         """Work until the inbox ends."""
         waiting: deque[Request] = deque()
         while True:
@@ -277,7 +277,7 @@ class Worker:
             for number in dict.fromkeys(numbers.tolist()):
                 self._cache.announce((id_, number), position)
 
-    def _make(self, request: Request) -> Done:
+    def _make(self, request: Request) -> ItemResult:
         started, about, error, hits, dataset = time.perf_counter(), Item(), None, 0, self._dataset
         numbers = np.zeros(0, np.int64)
         try:
@@ -293,7 +293,7 @@ class Worker:
         except Exception as caught:  # noqa: BLE001 (raised where the item is used)
             error = _portable(caught)
         seconds = time.perf_counter() - started
-        return Done(request.position, error, about, seconds, hits, len(numbers), self._cache.size_bytes)
+        return ItemResult(request.position, error, about, seconds, hits, len(numbers), self._cache.size_bytes)
 
     def _place(self, offset: int) -> npt.NDArray[Any]:
         shape, dtype = self._dataset.frames_shape, self._dataset.frames_dtype
@@ -387,7 +387,7 @@ class _Line:
         return not self._channel.has_message()
 
 
-def serve_from_process(about: About, memory: int, size: int, frame_bytes: int) -> None:
+def serve_from_process(about: WorkerSetup, memory: int, size: int, frame_bytes: int) -> None:
     """Run a worker in a child process.
 
     Args:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.processes import Answer, DiedError, Process
 from vidprep.formats.training.dataset import VideoDataset
-from vidprep.formats.training.worker import About, Done, Reset, Worker, serve_from_process
+from vidprep.formats.training.worker import ItemResult, Reset, Worker, WorkerSetup, serve_from_process
 
 SHARED_MEMORY = Path("/dev/shm")
 END_SECONDS = 5.0
@@ -28,7 +28,7 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class WorkerExit:
     """A worker ended unexpectedly.
 
     Attributes:
@@ -40,7 +40,7 @@ class Gone:
     error: Exception | None = None
 
 
-Inbox = queue.SimpleQueue[tuple[int, Done | Reset | Gone]]
+Inbox = queue.SimpleQueue[tuple[int, ItemResult | Reset | WorkerExit]]
 Line = queue.SimpleQueue[Any]
 
 
@@ -59,7 +59,7 @@ class WorkerPool:
     ) -> None:
         self.inbox: Inbox = queue.SimpleQueue()
         self._dataset, self._frame_bytes, self._workers = dataset, frame_bytes, workers
-        self._about = About.of(dataset) if processes else None
+        self._about = WorkerSetup.of(dataset) if processes else None
         self._file = _reserved(memory_bytes) if processes else None
         self._memory = mmap.mmap(-1 if self._file is None else self._file.fileno(), memory_bytes)
         self._size = memory_bytes
@@ -116,7 +116,7 @@ class _Reply:
     inbox: Inbox
     worker: int
 
-    def __call__(self, message: Done | Reset) -> None:
+    def __call__(self, message: ItemResult | Reset) -> None:
         self.inbox.put((self.worker, message))
 
 
@@ -125,7 +125,7 @@ def _serve(made: Worker, line: Line, reply: _Reply) -> None:
     try:
         made.serve(line, reply)
     except BaseException:
-        reply.inbox.put((reply.worker, Gone(1)))
+        reply.inbox.put((reply.worker, WorkerExit(1)))
         raise
 
 
@@ -135,13 +135,13 @@ def _listen(worker: int, process: Process, line: Line, speaker: threading.Thread
     The process is closed after the thread that sends to it has ended: a closed descriptor may be reused for the next
     worker, which would then receive messages meant for this one.
     """
-    gone = Gone(0)
+    gone = WorkerExit(0)
     try:
         while not isinstance(message := process.receive(), Answer):
             inbox.put((worker, message))
-        gone = Gone(0, message.error)
+        gone = WorkerExit(0, message.error)
     except DiedError as died:
-        gone = Gone(died.exit_code)
+        gone = WorkerExit(died.exit_code)
     process.kill()  # or it would take what is still sent for calls
     line.put(None)
     speaker.join()

@@ -1,6 +1,6 @@
 from .audio_decoder import AudioDecoder as AudioDecoder, AudioPacket as AudioPacket
 from .jpeg import JpegCoder as JpegCoder, jpeg_coder as jpeg_coder
-from .midway import HeldBack as HeldBack, Told as Told, told_of as told_of
+from .midway import FrameProperties as FrameProperties, HeldBackFrames as HeldBackFrames, properties_of as properties_of
 from .numbered import NumberedFrames as NumberedFrames
 from .options import EncoderOptions as EncoderOptions
 from .picture_facts import Turn as Turn, followed as followed, hdr_metadata_of as hdr_metadata_of, turn_of as turn_of
@@ -33,7 +33,7 @@ from .source import READ_OPTIONS as READ_OPTIONS, Source as Source, file_url as 
 from .timestamps import (
     PacketsAhead as PacketsAhead,
     StampCounts as StampCounts,
-    Timed as Timed,
+    TimedFrame as TimedFrame,
     on_time_line as on_time_line,
 )
 from .writer import (

@@ -24,7 +24,7 @@ SEQUENCE_HEADER = b"\0\0\1\xb3"  # 12 bits of width and of height follow (ISO/IE
 LOOKED_AT = 4096
 
 
-class HeldBack:
+class HeldBackFrames:
     """Requests the frame that a decoder holds back, before a packet that changes the size."""
 
     def __init__(self, codec: str) -> None:
@@ -53,7 +53,7 @@ HOLD_TURNS = {
 }  # where a display matrix holds for later frames too; of others every frame speaks for itself
 
 
-class Told(NamedTuple):
+class FrameProperties(NamedTuple):
     """Values that earlier frames set for a frame.
 
     Attributes:
@@ -66,10 +66,10 @@ class Told(NamedTuple):
     matrix: bytes | None = None
 
 
-def told_of(frame: VideoFrame) -> Told:
+def properties_of(frame: VideoFrame) -> FrameProperties:
     """Return the values that earlier frames set for a frame of `Source.decode`."""
-    carried = cast("list[Told] | None", frame.opaque)
-    return Told() if carried is None else carried[0]
+    carried = cast("list[FrameProperties] | None", frame.opaque)
+    return FrameProperties() if carried is None else carried[0]
 
 
 class MidwayChanges:
@@ -100,7 +100,7 @@ class MidwayChanges:
             shape = self._shapes.at(frame)
             if shape is not None or matrix is not None:
                 frame.opaque = [
-                    Told(shape, matrix)
+                    FrameProperties(shape, matrix)
                 ]  # PyAV 18 finds an opaque object by identity, so each frame needs its own
             yield frame
 

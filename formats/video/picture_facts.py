@@ -22,7 +22,7 @@ from av.video.stream import VideoStream
 from vidprep.formats.manifest import Remark
 from vidprep.formats.model import NO_CROPPING, ContentLight, Cropping, HdrMetadata, MasteringDisplay, Orientation, Point
 from vidprep.formats.profiles import CODECS
-from vidprep.formats.video.midway import told_of
+from vidprep.formats.video.midway import properties_of
 from vidprep.formats.video.pyav import IS_18, display_matrix, light_side_data, open_input, open_output
 
 MIN_PEAK, MAX_PEAK = 50, 10_000  # cd/m² of a screen that anything is graded on; PQ ends at the second
@@ -154,7 +154,7 @@ class Turn(NamedTuple):
 
 def turn_of(frame: VideoFrame) -> Turn:
     """Return how to turn a frame, by its display matrix or one that holds for it; no turning without one."""
-    matrix = told_of(frame).matrix or display_matrix(frame)
+    matrix = properties_of(frame).matrix or display_matrix(frame)
     if matrix is None:
         return Turn()
     a, b, _, c, d, *_ = struct.unpack("<9i", matrix[:36])

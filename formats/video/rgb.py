@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    Picture = npt.NDArray[np.uint8]
+    RgbArray = npt.NDArray[np.uint8]
 
 ROUNDED = "accurate_rnd+bitexact+full_chroma_int+full_chroma_inp"
 EXACT, RESIZED = f"bilinear+{ROUNDED}", f"bicubic+{ROUNDED}"
@@ -57,14 +57,14 @@ class ToRgb:
         return converted(frame, None, PACKED).planes[0]
 
 
-def resized(frame: VideoFrame, picture: Picture) -> None:
+def resized(frame: VideoFrame, picture: RgbArray) -> None:
     """Convert a frame to RGB into (h, w, 3), scaled to that size. Raises PyAV's errors."""
     height, width, _ = picture.shape
     made = converted(frame, (height, width), PACKED)
     picture[...] = plane_lines(made.planes[0])[:, : width * 3].reshape(picture.shape)
 
 
-def resized_picture(picture: Picture, into: Picture) -> None:
+def resized_picture(picture: RgbArray, into: RgbArray) -> None:
     """Scale an RGB array (H, W, 3) as `resized` scales a frame."""
     import numpy as np
 

@@ -16,7 +16,7 @@ from av.video.plane import VideoPlane
 from vidprep.formats.video.pyav import plane_lines
 from vidprep.formats.video.rgb import PACKED, converted, matrix_of
 
-Picture = npt.NDArray[np.uint16]
+Rgb16Array = npt.NDArray[np.uint16]
 WHITE = 65535
 FULL_RANGE = 2
 # ITU-T H.273, table 4: of red and blue, how much of luma they are; what is not here is taken for BT.601, as libswscale does.
@@ -24,7 +24,7 @@ WEIGHTS = {1: (0.2126, 0.0722), 4: (0.30, 0.11), 7: (0.212, 0.087), 9: (0.2627, 
 BT601 = 0.299, 0.114
 
 
-def deep_rgb(frame: VideoFrame, size: tuple[int, int] | None) -> Picture:
+def deep_rgb(frame: VideoFrame, size: tuple[int, int] | None) -> Rgb16Array:
     """Return (H, W, 3), scaled to (height, width). Raises PyAV's errors."""
     depth = max(8, *(component.bits for component in frame.format.components))  # what has less is made into eight
     if frame.format.is_rgb:
@@ -44,21 +44,21 @@ def deep_rgb(frame: VideoFrame, size: tuple[int, int] | None) -> Picture:
     return _rounded(np.stack([r, (luma - of_red * r - of_blue * b) / (1 - of_red - of_blue), b], -1))
 
 
-def deep_resized(picture: Picture, size: tuple[int, int]) -> Picture:
+def deep_resized(picture: Rgb16Array, size: tuple[int, int]) -> Rgb16Array:
     """Scale (H, W, 3) to (height, width, 3), plane by plane: libswscale scales RGB by way of YCbCr."""
     planes = [VideoFrame.from_ndarray(np.ascontiguousarray(picture[..., n]), format="gray16le") for n in range(3)]
     return np.stack([_values(converted(plane, size, "gray16le").planes[0], size[1], 16).copy() for plane in planes], -1)
 
 
-def _of_rgb(frame: VideoFrame, depth: int) -> Picture:
+def _of_rgb(frame: VideoFrame, depth: int) -> Rgb16Array:
     if depth <= 8:
         plane = converted(frame, None, PACKED).planes[0]
-        found: Picture = (
+        found: Rgb16Array = (
             _values(plane, frame.width * 3, 8).reshape(frame.height, frame.width, 3).astype(np.uint16) * 257
         )
         return found
     green, blue, red = converted(frame, None, f"gbrp{depth}le").planes
-    values: Picture = np.stack([_values(plane, frame.width, depth) for plane in (red, green, blue)], -1)
+    values: Rgb16Array = np.stack([_values(plane, frame.width, depth) for plane in (red, green, blue)], -1)
     return values if depth == 16 else _rounded(values.astype(np.float32) / ((1 << depth) - 1))
 
 
@@ -68,7 +68,7 @@ def _values(plane: VideoPlane, count: int, depth: int) -> npt.NDArray[Any]:
     return lines[:, :count] if depth <= 8 else lines[:, : 2 * count].view("<u2")
 
 
-def _rounded(values: npt.NDArray[Any]) -> Picture:
+def _rounded(values: npt.NDArray[Any]) -> Rgb16Array:
     """Round values of 0 to 1 to 16 bits."""
-    rounded: Picture = np.rint(np.clip(values, 0, 1) * WHITE).astype(np.uint16)
+    rounded: Rgb16Array = np.rint(np.clip(values, 0, 1) * WHITE).astype(np.uint16)
     return rounded

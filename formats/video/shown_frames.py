@@ -29,7 +29,7 @@ START_CODE = b"\0\0\1"
 PADDING = 15  # type of open bitstream units
 
 
-class Shown(NamedTuple):
+class PacketInfo(NamedTuple):
     """Information of a packet about its frames.
 
     Attributes:
@@ -45,7 +45,7 @@ class Shown(NamedTuple):
     turns: bool = False
 
 
-def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], Shown] | None:
+def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], PacketInfo] | None:
     """Return a function that reads packets in decode order; None if this codec's packets do not tell how many frames they
     display.
     """
@@ -58,11 +58,11 @@ def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], 
     except (IndexError, KeyError, ValueError):
         return None
 
-    def count(packet: bytes) -> Shown:
+    def count(packet: bytes) -> PacketInfo:
         try:
-            return Shown(counter.count(packet), counter.is_entry, counter.needed_later, counter.turns)
+            return PacketInfo(counter.count(packet), counter.is_entry, counter.needed_later, counter.turns)
         except (IndexError, KeyError, ValueError):
-            return Shown()
+            return PacketInfo()
 
     return count
 
@@ -432,7 +432,7 @@ def has_zeros_outside_padding(data: bytes, zeros: bytes) -> bool:
         return True
 
 
-def shown_by(packet: Packet[VideoStream]) -> Shown:
+def shown_by(packet: Packet[VideoStream]) -> PacketInfo:
     """Return what a packet of `Source.packets` tells; one frame for codecs that always have one per packet."""
-    marked = cast("list[Shown] | None", packet.opaque)
-    return Shown() if marked is None else marked[0]
+    marked = cast("list[PacketInfo] | None", packet.opaque)
+    return PacketInfo() if marked is None else marked[0]

@@ -38,11 +38,11 @@ from vidprep.formats.moments import Pace
 from vidprep.formats.video.damage.log import DamageLog
 from vidprep.formats.video.damage.mp4_tables import has_dolby_colours, num_edits
 from vidprep.formats.video.damage.watch import INDEXED, DamageWatch
-from vidprep.formats.video.midway import HeldBack, MidwayChanges
+from vidprep.formats.video.midway import HeldBackFrames, MidwayChanges
 from vidprep.formats.video.not_video import text_in_place, undecodable_tag, why_refused
 from vidprep.formats.video.picture_facts import cropping_of
 from vidprep.formats.video.pyav import demuxed, fraction, open_input, reason_of, time_base_of, video_decoder
-from vidprep.formats.video.shown_frames import Shown, shown_by, shown_counter
+from vidprep.formats.video.shown_frames import PacketInfo, shown_by, shown_counter
 
 # SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
 os.environ.setdefault("SVT_LOG", "1")
@@ -116,7 +116,7 @@ class Source:
                     path=self.path,
                 )
             self._decoder = self._make_decoder(max_pixels, threads)
-            self._held_back = HeldBack(self.info.codec)
+            self._held_back = HeldBackFrames(self.info.codec)
             self._midway = MidwayChanges(self.info.sample_aspect_ratio, self.info.codec)
             self._count = shown_counter(self.info.codec, self._stream.codec_context.extradata)
             self._damage_log.counts_marks = self.info.format_name not in COUNTED_ITSELF
@@ -324,7 +324,7 @@ class Source:
                 ]  # PyAV 18 finds an opaque object by identity, so each packet needs its own
             yield cast("Packet[VideoStream]", packet)
 
-    def _shown(self, packet: Packet[Any], data: bytes, count: Callable[[bytes], Shown]) -> Shown:
+    def _shown(self, packet: Packet[Any], data: bytes, count: Callable[[bytes], PacketInfo]) -> PacketInfo:
         """Return what a packet displays. It may contain another sample description (ISO/IEC 14496-12, 8.5.2), which
         applies to later packets.
         """

@@ -34,7 +34,7 @@ LEAST_JUMP = 1.5
 AHEAD_BYTES = 16 << 20
 
 
-class Timed(NamedTuple):
+class TimedFrame(NamedTuple):
     """A frame with its time.
 
     Attributes:
@@ -181,7 +181,7 @@ class _Clock:
 
 def on_time_line(
     frames: Iterable[VideoFrame], step: int, counts: StampCounts, ahead: PacketsAhead | None = None
-) -> Iterator[Timed]:
+) -> Iterator[TimedFrame]:
     """Yield each frame with a timestamp: ascending, none missing.
 
     Args:
@@ -195,10 +195,10 @@ def on_time_line(
     fresh: int | None = None  # timestamp of the last frame held: what follows shows whether it is a jump
     before: int | None = None
 
-    def give() -> Timed:
+    def give() -> TimedFrame:
         stamp = clock.give()
         frame = held.popleft()
-        return Timed(frame, stamp, frame.duration or 0)
+        return TimedFrame(frame, stamp, frame.duration or 0)
 
     def may_give() -> bool:
         if fresh is None or fresh < clock.waiting[0]:

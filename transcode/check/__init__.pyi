@@ -3,7 +3,7 @@ from .other_readers import (
     LOADERS as LOADERS,
     STREAM_LOADERS as STREAM_LOADERS,
     Loader as Loader,
-    Picture as Picture,
+    RgbArray as RgbArray,
     StreamLoader as StreamLoader,
 )
 from .results import VALIDATION_NAME as VALIDATION_NAME, read_results as read_results

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from vidprep.formats.errors import MissingError, ReadError
 from vidprep.formats.video import open_video
 
-Picture = npt.NDArray[np.uint8]
+RgbArray = npt.NDArray[np.uint8]
 # Newer wheels look for CUDA's libraries, and all of them for FFmpeg's.
 TORCHCODEC_ADVICE = "without CUDA: pip install torch==2.13.0 torchcodec==0.13.0, and FFmpeg's shared libraries (Debian: apt install ffmpeg)"
 
@@ -32,7 +32,7 @@ class StreamLoader(ABC):
         self.path = path
 
     @abstractmethod
-    def in_order(self) -> Iterator[Picture]:
+    def in_order(self) -> Iterator[RgbArray]:
         """Yield all frames from the first one, using a new reader."""
 
 
@@ -40,11 +40,11 @@ class Loader(StreamLoader):
     """A reader that can seek."""
 
     @abstractmethod
-    def at(self, number: int) -> Picture:
+    def at(self, number: int) -> RgbArray:
         """Return a frame by number, from 0, reached by a seek."""
 
     @abstractmethod
-    def several(self, numbers: list[int]) -> Sequence[Picture] | Picture:
+    def several(self, numbers: list[int]) -> Sequence[RgbArray] | RgbArray:
         """Return frames by ascending numbers, in the library's most efficient way."""
 
 
@@ -64,25 +64,25 @@ class PyAvLoader(Loader):
         container.streams.video[0].thread_count = 1
         return container
 
-    def in_order(self) -> Iterator[Picture]:
+    def in_order(self) -> Iterator[RgbArray]:
         with self._open() as container:
             for frame in container.decode(video=0):
                 yield frame.to_ndarray(format="rgb24")
 
-    def at(self, number: int) -> Picture:
+    def at(self, number: int) -> RgbArray:
         stream = self._container.streams.video[0]
         self._container.seek(self._pts[number], stream=stream)
         for frame in self._container.decode(stream):
             if frame.pts == self._pts[number]:
-                picture: Picture = frame.to_ndarray(format="rgb24")
+                picture: RgbArray = frame.to_ndarray(format="rgb24")
                 return picture
         raise ReadError(f"a seek to frame {number} ends past it", path=self.path)
 
-    def several(self, numbers: list[int]) -> Sequence[Picture]:
+    def several(self, numbers: list[int]) -> Sequence[RgbArray]:
         """Seek once, then decode on."""
         stream = self._container.streams.video[0]
         due = [self._pts[number] for number in numbers]
-        found: dict[int, Picture] = {}
+        found: dict[int, RgbArray] = {}
         self._container.seek(due[0], stream=stream)
         for frame in self._container.decode(stream):
             if frame.pts in due:
@@ -108,15 +108,15 @@ class TorchcodecLoader(Loader):
 
         return VideoDecoder(str(self.path), num_ffmpeg_threads=1, dimension_order="NHWC")
 
-    def in_order(self) -> Iterator[Picture]:
+    def in_order(self) -> Iterator[RgbArray]:
         yield from (frame.numpy() for frame in self._open())
 
-    def at(self, number: int) -> Picture:
-        picture: Picture = self._decoder[number].numpy()
+    def at(self, number: int) -> RgbArray:
+        picture: RgbArray = self._decoder[number].numpy()
         return picture
 
-    def several(self, numbers: list[int]) -> Sequence[Picture] | Picture:
-        pictures: Picture = self._decoder.get_frames_at(numbers).data.numpy()
+    def several(self, numbers: list[int]) -> Sequence[RgbArray] | RgbArray:
+        pictures: RgbArray = self._decoder.get_frames_at(numbers).data.numpy()
         return pictures
 
 
@@ -132,17 +132,17 @@ class DecordLoader(Loader):
 
         return VideoReader(str(self.path), num_threads=1)
 
-    def in_order(self) -> Iterator[Picture]:
+    def in_order(self) -> Iterator[RgbArray]:
         reader = self._open()
         for _ in range(len(reader)):
             yield reader.next().asnumpy()
 
-    def at(self, number: int) -> Picture:
-        picture: Picture = self._reader[number].asnumpy()
+    def at(self, number: int) -> RgbArray:
+        picture: RgbArray = self._reader[number].asnumpy()
         return picture
 
-    def several(self, numbers: list[int]) -> Sequence[Picture] | Picture:
-        pictures: Picture = self._reader.get_batch(numbers).asnumpy()
+    def several(self, numbers: list[int]) -> Sequence[RgbArray] | RgbArray:
+        pictures: RgbArray = self._reader.get_batch(numbers).asnumpy()
         return pictures
 
 
@@ -161,7 +161,7 @@ class OpenCvLoader(Loader):
             raise ReadError("OpenCV cannot open it", path=self.path)
         return capture
 
-    def in_order(self) -> Iterator[Picture]:
+    def in_order(self) -> Iterator[RgbArray]:
         capture = self._open()
         while True:
             there, picture = capture.read()
@@ -169,7 +169,7 @@ class OpenCvLoader(Loader):
                 return
             yield picture[..., ::-1]
 
-    def at(self, number: int) -> Picture:
+    def at(self, number: int) -> RgbArray:
         import cv2
 
         if self._capture.get(cv2.CAP_PROP_POS_FRAMES) != number:
@@ -177,10 +177,10 @@ class OpenCvLoader(Loader):
         there, picture = self._capture.read()
         if not there:
             raise ReadError(f"OpenCV gives no frame {number}", path=self.path)
-        found: Picture = picture[..., ::-1]
+        found: RgbArray = picture[..., ::-1]
         return found
 
-    def several(self, numbers: list[int]) -> Sequence[Picture]:
+    def several(self, numbers: list[int]) -> Sequence[RgbArray]:
         """Seek once, then decode on; frames between are decoded but not converted."""
         pictures = [self.at(numbers[0])]
         for before, number in pairwise(numbers):
@@ -198,7 +198,7 @@ class ImageioFfmpegLoader(StreamLoader):
 
     package = "imageio_ffmpeg"
 
-    def in_order(self) -> Iterator[Picture]:
+    def in_order(self) -> Iterator[RgbArray]:
         import imageio_ffmpeg
 
         # A frame is a frame: without this ffmpeg doubles and drops frames to a constant rate.
@@ -218,7 +218,7 @@ class ScikitVideoLoader(StreamLoader):
 
     package = "skvideo"
 
-    def in_order(self) -> Iterator[Picture]:
+    def in_order(self) -> Iterator[RgbArray]:
         import skvideo.io
 
         yield from skvideo.io.vreader(str(self.path), inputdict={"-threads": "1"})

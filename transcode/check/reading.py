@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.storage import open_regular
-from vidprep.formats.stores import ENCODED, STORES_OF_FRAMES, FrameStore, Layout, layout_of, open_store
+from vidprep.formats.stores import ENCODED, STORES_OF_FRAMES, FrameStore, StoreLayout, layout_of, open_store
 from vidprep.transcode.sources import STATE_DIR
 
 LAST_BYTE = 2**60
@@ -66,7 +66,7 @@ def faults_of_others(destination: Path, kept: str, names: Collection[str]) -> It
                 yield f"{destination / name}: belongs to a {kind} store, and this is one of {kept}; remove it"
 
 
-def faults_of_store(destination: Path, layout: Layout, places: pa.Table, rows: list[ManifestRow]) -> Iterator[str]:
+def faults_of_store(destination: Path, layout: StoreLayout, places: pa.Table, rows: list[ManifestRow]) -> Iterator[str]:
     """Yield a line for each fault in shards and index.
 
     Args:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from vidprep.formats.manifest import read_table, rows_of
 from vidprep.formats.storage import arrow_file, as_parquet, replacing
-from vidprep.transcode.check.unit import Checked
+from vidprep.transcode.check.unit import UnitResult
 
 VALIDATION_NAME = "validation.parquet"
 SEEKS = [
@@ -40,10 +40,10 @@ SCHEMA = pa.schema(
 )
 
 
-def table_of(results: Iterable[Checked]) -> pa.Table:
+def table_of(results: Iterable[UnitResult]) -> pa.Table:
     """Return a table of results, sorted by id. Raises pyarrow's errors for values of a wrong type."""
 
-    def values(done: Checked) -> dict[str, object]:
+    def values(done: UnitResult) -> dict[str, object]:
         return asdict(done) | {"seeks": [{"loader": name} | asdict(seeks) for name, seeks in done.seeks.items()]}
 
     return pa.Table.from_pylist([values(done) for done in sorted(results, key=lambda done: done.id)], schema=SCHEMA)
@@ -68,7 +68,7 @@ def read_results(destination: Path) -> pa.Table | None:
         return None
 
 
-def write_results(destination: Path, results: Iterable[Checked]) -> None:
+def write_results(destination: Path, results: Iterable[UnitResult]) -> None:
     """Write results together with earlier ones of unchanged outputs: units that were not read this time, and scores that
     were not requested.
 

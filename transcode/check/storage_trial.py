@@ -41,12 +41,12 @@ ROUNDS = 20
 WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.05
 
 
-class Answer(Protocol):
+class PendingAnswer(Protocol):
     def result(self) -> Any: ...
 
 
 # Has a function done by one worker, as the `submit` of an executor or of a cluster's client does.
-Submit = Callable[..., Answer]
+Submit = Callable[..., PendingAnswer]
 
 
 def try_folder(folder: Path, first: Submit, second: Submit) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ from vidprep.formats.errors import FfmpegError, StoreError, VerifyError, Vidprep
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, rescale
 from vidprep.formats.storage import open_regular, sha256_of
-from vidprep.formats.stores import Layout, layout_of
+from vidprep.formats.stores import StoreLayout, layout_of
 from vidprep.formats.video import (
     SeekPoint,
     Source,
@@ -110,7 +110,7 @@ class Seeks:
 
 
 @dataclass(slots=True)
-class Checked:
+class UnitResult:
     """Result of checking one unit. Scores are None if they were not requested or could not be computed.
 
     Attributes:
@@ -152,11 +152,11 @@ class Checked:
     seconds: float = 0.0
 
 
-def check_unit(check: Check) -> Checked:
+def check_unit(check: Check) -> UnitResult:
     """Check one unit. Faults of the unit are returned, never raised."""
     row, started = check.row, time.perf_counter()
     path = check.destination / row.file_name
-    done = Checked(row.id, row.file_name, row.sha256, int(time.time()), check.read_as())
+    done = UnitResult(row.id, row.file_name, row.sha256, int(time.time()), check.read_as())
     try:
         done.faults += (_faults_of_video if check.is_video else _faults_of_frames)(path, check)
         if check.source is not None and not done.faults:
@@ -170,7 +170,7 @@ def check_unit(check: Check) -> Checked:
     return done
 
 
-def _against_source(path: Path, check: Check, source: Unit, done: Checked) -> list[str]:
+def _against_source(path: Path, check: Check, source: Unit, done: UnitResult) -> list[str]:
     try:
         faults = list(_faults_against_source(path, check, source, done))
     except VerifyError as error:
@@ -253,7 +253,7 @@ def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
         yield from faults_of_reading(check.destination, row, expected)
 
 
-def _stored(path: Path, row: ManifestRow, layout: Layout) -> tuple[list[bytes], bytes]:
+def _stored(path: Path, row: ManifestRow, layout: StoreLayout) -> tuple[list[bytes], bytes]:
     """Return the frames of a unit, and all its bytes in the shard."""
     assert row.offset is not None and row.stored_bytes is not None
     with open_regular(path) as shard:
@@ -270,7 +270,7 @@ def _stored(path: Path, row: ManifestRow, layout: Layout) -> tuple[list[bytes], 
 # ------------------------------------------------------------------------------------------------ against the source
 
 
-def _faults_against_source(path: Path, check: Check, unit: Unit, done: Checked) -> Iterator[str]:
+def _faults_against_source(path: Path, check: Check, unit: Unit, done: UnitResult) -> Iterator[str]:
     row, settings = check.row, check.settings
     value = row.crf if row.crf is not None else row.jpeg_quality
     if value is not None:  # --target-psnr may have chosen another value for this video
@@ -318,7 +318,7 @@ def _first_other(found: Sequence[int], due: Sequence[int]) -> int:
 
 
 def _faults_by_ffmpeg(
-    path: Path, check: Check, stream: FrameStream, settings: RunSettings, done: Checked
+    path: Path, check: Check, stream: FrameStream, settings: RunSettings, done: UnitResult
 ) -> Iterator[str]:
     unit = check.source
     assert unit is not None
@@ -396,7 +396,7 @@ def _levels_apart(made: npt.NDArray[Any], stored: bytes) -> int:
 # ------------------------------------------------------------------------------------------------ in other readers
 
 
-def _faults_of_seeks(path: Path, check: Check, done: Checked) -> Iterator[str]:
+def _faults_of_seeks(path: Path, check: Check, done: UnitResult) -> Iterator[str]:
     """Yield a line for each loader whose frame after a seek differs from its frame of that number in order."""
     count = check.row.num_frames or 0
     rng = random.Random(check.row.id)

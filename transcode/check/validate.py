@@ -42,7 +42,7 @@ from vidprep.transcode.check.reading import (
     opened_ids,
 )
 from vidprep.transcode.check.results import table_of, write_results
-from vidprep.transcode.check.unit import Check, Checked, Seeks, check_unit
+from vidprep.transcode.check.unit import Check, Seeks, UnitResult, check_unit
 from vidprep.transcode.destination import array_status, is_at_work, is_unfinished, partitions_in, settings_of
 from vidprep.transcode.media import find_ffmpeg, has_filter
 from vidprep.transcode.settings import RunSettings, VideoOutput
@@ -103,7 +103,7 @@ class ValidationReport:
     seeks: dict[str, Seeks] = field(default_factory=dict)
     unwritten: str | None = None
 
-    def add(self, done: Checked) -> None:
+    def add(self, done: UnitResult) -> None:
         """Add the result of one video."""
         self.checked += 1
         self.cross_checked += done.ffmpeg_psnr_y_db is not None
@@ -341,7 +341,7 @@ def _witness(asked: str | Path | None, *, vmaf: bool) -> str:
     return binary
 
 
-def checked_in(child: Child, check: Check) -> Checked:
+def checked_in(child: Child, check: Check) -> UnitResult:
     """Check a unit in a child process. If the process crashes or takes too long, that is a fault of the unit."""
     row = check.row
     frames = max(row.num_frames or 0, row.source_num_frames or 0)
@@ -361,7 +361,7 @@ def checked_in(child: Child, check: Check) -> Checked:
         why = f"cannot be read: it took over {allowed:.0f} s and was stopped"
     except (ReadError, StorageError) as error:
         why = f"against its source: {error}"
-    return Checked(
+    return UnitResult(
         row.id,
         row.file_name,
         row.sha256,
@@ -377,7 +377,7 @@ class _Journal:
         self.path = destination / STATE_DIR / "validation.jsonl"
         self.destination = destination
         self._wanted = options
-        self._passed: dict[str, Checked] = {}
+        self._passed: dict[str, UnitResult] = {}
         try:
             first, *lines = read_regular(self.path).decode().splitlines()
         except (OSError, ValueError):
@@ -389,23 +389,23 @@ class _Journal:
             with suppress(ValueError, TypeError, KeyError, AttributeError):  # torn by a kill
                 values = parse_json(line)
                 seeks = {name: Seeks(**seeks) for name, seeks in values["seeks"].items()}
-                found.append(Checked(**(values | {"seeks": seeks})))
+                found.append(UnitResult(**(values | {"seeks": seeks})))
         with suppress(
             pa.ArrowException, ArithmeticError, ValueError, TypeError, AttributeError
         ):  # nonsense: all is read again
             table_of(found)
             self._passed = {done.id: done for done in found}
 
-    def passed(self, check: Check) -> Checked | None:
+    def passed(self, check: Check) -> UnitResult | None:
         done = self._passed.get(check.row.id)
         return done if done is not None and done.read_as == check.read_as() else None
 
-    def begin(self, passed: list[Checked]) -> None:
+    def begin(self, passed: list[UnitResult]) -> None:
         lines = [self._wanted, *(json.dumps(asdict(done)) for done in passed)]
         with replacing(self.path) as file:
             file.write("".join(f"{line}\n" for line in lines).encode())
 
-    def append(self, done: Checked) -> None:
+    def append(self, done: UnitResult) -> None:
         if not done.faults:
             with os.fdopen(open_unlinked(self.path, os.O_WRONLY | os.O_APPEND), "a") as file:
                 file.write(json.dumps(asdict(done)) + "\n")

@@ -79,14 +79,19 @@ def _finite(curve: Curve) -> list[tuple[float, float]]:
 
 
 SUMMARY_NAME, SWEEP_FORMAT = "sweep.json", "vidprep sweep 1"
-Row = Mapping[str, Any]
+SweepRow = Mapping[str, Any]
 # A still scene may lose nothing at all: so that it does not carry the mean off, more than this counts as this.
 MAX_DB = 60.0
 MIN_CPU_SECONDS = 0.001  # where CPU time is counted in ticks of 10 ms, short clips may have taken none
 
 
 def curves_of(
-    rows: Sequence[Row], timed: Sequence[Row], png: Mapping[str, Mapping[str, float]], *, at_db: float, anchor: str
+    rows: Sequence[SweepRow],
+    timed: Sequence[SweepRow],
+    png: Mapping[str, Mapping[str, float]],
+    *,
+    at_db: float,
+    anchor: str,
 ) -> dict[str, Any]:
     """Return a curve for each codec, GOP and preset, from the videos that all cells have.
 
@@ -97,7 +102,7 @@ def curves_of(
         at_db: PSNR at which sizes are compared.
         anchor: Name of the curve that others are compared with.
     """
-    by_cell: dict[str, dict[str, Row]] = defaultdict(dict)
+    by_cell: dict[str, dict[str, SweepRow]] = defaultdict(dict)
     for row in rows:
         by_cell[row["cell"]][row["id"]] = row
     ids = sorted(set.intersection(*(set(found) for found in by_cell.values()))) if by_cell else []
@@ -130,7 +135,7 @@ def curves_of(
     }
 
 
-def _cell(name: str, rows: list[Row], times: Row) -> dict[str, Any]:
+def _cell(name: str, rows: list[SweepRow], times: SweepRow) -> dict[str, Any]:
     frames = sum(row["num_frames"] for row in rows)
     means = {
         key: statistics.mean(min(row[key], MAX_DB) for row in rows)
@@ -152,7 +157,7 @@ def _cell(name: str, rows: list[Row], times: Row) -> dict[str, Any]:
     )
 
 
-def _at(name: str, cells: Sequence[Row], db: float) -> dict[str, Any]:
+def _at(name: str, cells: Sequence[SweepRow], db: float) -> dict[str, Any]:
     """Return a curve at one PSNR; None if its cells do not reach from below to above."""
     mine = [cell for cell in cells if cell["curve"] == name]
     return {

@@ -152,7 +152,7 @@ def recommend(
     again = run_trial(RunSettings(VideoOutput(LOSSLESS)), ready, work / "lossless", workers)
     seconds_each = _total_seconds(sample, options) / len(sample)
     frame_rate = _frames(again) / sum(row.duration_seconds or 0.0 for row in again)
-    whole = _Whole(
+    whole = _DatasetSize(
         frames=seconds_each * len(units) * frame_rate, decode_cpu=max(0.0, _cpu(made) - _cpu(again)) / _frames(again)
     )
     choices = []
@@ -178,7 +178,7 @@ def recommend(
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
+class _DatasetSize:
     """Estimates for the whole dataset.
 
     Attributes:
@@ -197,7 +197,7 @@ def _choice(
     rows: list[ManifestRow],
     root: Path,
     reading: Reading,
-    whole: _Whole,
+    whole: _DatasetSize,
     target_db: float,
 ) -> Choice:
     """Return the measurements of one setting. Raises SettingsError if the trial is incomplete."""

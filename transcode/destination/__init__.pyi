@@ -1,7 +1,7 @@
 from .array_merge import Merged as Merged, array_status as array_status, merge as merge
 from .array_plan import (
     Selection as Selection,
-    Share as Share,
+    TaskShare as TaskShare,
     begin_part as begin_part,
     end_part as end_part,
     forget_plan as forget_plan,

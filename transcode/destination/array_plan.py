@@ -110,7 +110,7 @@ class ArrayPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TaskShare:
     """The work of one task.
 
     Attributes:
@@ -159,7 +159,7 @@ def previewed(place: Destination, sources: SourceList, settings: RunSettings, *,
 
 def begin_part(
     place: Destination, sources: SourceList, settings: RunSettings, selection: Selection, *, overwrite: bool
-) -> Share:
+) -> TaskShare:
     """Return the share of this partition from the plan. The first task makes the plan. Hold the partition's lease.
 
     Raises:
@@ -184,7 +184,7 @@ def begin_part(
     own = hashlib.sha256("\n".join(ids).encode()).hexdigest()
     content = {"plan": plan.digest, "source": selection.source, "units": len(ids), "digest": own}
     place.write_own(PART_PLAN_NAME, json.dumps(content).encode())
-    return Share(
+    return TaskShare(
         mine,
         plan.digest,
         tuple(id_ for id_ in ids if id_ not in found),
@@ -192,7 +192,7 @@ def begin_part(
     )
 
 
-def end_part(place: Destination, share: Share) -> None:
+def end_part(place: Destination, share: TaskShare) -> None:
     """Record that a partition is finished, after its rows are in its manifest."""
     content = {
         "plan": share.plan_digest,

@@ -17,7 +17,7 @@ from vidprep.formats.storage import Storage
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest import Labels
-    from vidprep.transcode.sources import Drawing
+    from vidprep.transcode.sources import SplitDrawing
 
 GIVEN_LABELS_NAME = "labels.parquet"
 
@@ -97,7 +97,7 @@ def plan_labels(
     labels: Labels,
     moved: Mapping[str, str],
     removed: Sequence[str],
-    drawing: Drawing | None,
+    drawing: SplitDrawing | None,
     *,
     are_all: bool,
     is_part: bool = False,

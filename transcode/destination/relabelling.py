@@ -50,7 +50,7 @@ class _CutRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownCut:
     """A unit of a destination.
 
     Attributes:
@@ -204,19 +204,19 @@ def _rows_of_units(
     return rows, faults
 
 
-def _known(root: Path) -> dict[str, list[_Known]]:
+def _known(root: Path) -> dict[str, list[_KnownCut]]:
     """Return the units of a destination by source, sorted by start."""
-    found: dict[str, list[_Known]] = defaultdict(list)
+    found: dict[str, list[_KnownCut]] = defaultdict(list)
     for row in read_rows(root, _CutRow):
         near = LEAST_KNOWN if row.tolerance_seconds is None else Tolerance(exact_seconds(row.tolerance_seconds))
         cut = Cut(row.start_seconds, row.end_seconds, row.start_frame, row.end_frame)
-        found[row.source].append(_Known(row.id, cut, near))
+        found[row.source].append(_KnownCut(row.id, cut, near))
     for units in found.values():
         units.sort(key=attrgetter("begins"))
     return found
 
 
-def _units_of(path: Any, cut: Cut | None, base: str, known: Mapping[str, list[_Known]]) -> list[str]:
+def _units_of(path: Any, cut: Cut | None, base: str, known: Mapping[str, list[_KnownCut]]) -> list[str]:
     """Return the ids of the units of a source, or of those with the same frames as `cut`."""
     if not isinstance(path, str) or not path:
         raise ValueError("has neither id nor path")

@@ -21,7 +21,7 @@ from vidprep.formats.manifest import ManifestRow, escaped_label, manifest_rows
 from vidprep.formats.model import Cut
 from vidprep.formats.moments import Tolerance, exact_seconds
 from vidprep.formats.storage import ArrowStream, check_regular
-from vidprep.transcode.sources import Row, csv_cell, cut_columns, one_line, read_source_table
+from vidprep.transcode.sources import TableRow, csv_cell, cut_columns, one_line, read_source_table
 
 OWN = ("id", "first_frame", "end_frame")
 
@@ -87,7 +87,7 @@ def carry_over(store: Path, table: Path | ArrowStream) -> CarriedLabels:
 
 
 def _outputs(
-    label: Row, table: Path, by_id: dict[str, ManifestRow], by_source: dict[str, list[ManifestRow]]
+    label: TableRow, table: Path, by_id: dict[str, ManifestRow], by_source: dict[str, list[ManifestRow]]
 ) -> list[ManifestRow]:
     if label.get("id") is not None:
         id_ = str(label["id"])

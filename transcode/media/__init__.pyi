@@ -22,5 +22,5 @@ from .jpeg_frames import StoredFrames as StoredFrames, store_frames as store_fra
 from .metrics import FrameScorer as FrameScorer, QualityReport as QualityReport, QualitySums as QualitySums
 from .picture import Picture as Picture
 from .picture_filter import PictureFilter as PictureFilter
-from .stream import FrameStream as FrameStream, Timing as Timing, timing_of as timing_of
-from .verify import FileTimes as FileTimes, Measured as Measured, check_file as check_file, peak_of as peak_of
+from .stream import FrameStream as FrameStream, OutputTiming as OutputTiming, timing_of as timing_of
+from .verify import FileTimes as FileTimes, Measurements as Measurements, check_file as check_file, peak_of as peak_of

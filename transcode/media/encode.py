@@ -13,7 +13,7 @@ from av.video.stream import VideoStream
 from vidprep.formats.video import VideoWriter
 from vidprep.transcode.media.audio import AudioTrack
 from vidprep.transcode.media.stream import FilteredFrame, FrameStream, made_ahead, waiting_frames
-from vidprep.transcode.media.verify import Measured, Verifier, check_decoder
+from vidprep.transcode.media.verify import Measurements, Verifier, check_decoder
 from vidprep.transcode.settings import RunSettings
 
 
@@ -30,7 +30,7 @@ class Encoded(NamedTuple):
 
 def encode_and_measure(
     settings: RunSettings, partial: Path, stream: FrameStream, audio: AudioTrack, cores: Callable[[], int] = lambda: 1
-) -> Measured:
+) -> Measurements:
     """Write and verify `partial`. Raises EncodeError, VerifyError, OSError; the caller removes the file then."""
     options, output = settings.video.encoder, stream.output
     writer = VideoWriter(partial, options, output, cores())

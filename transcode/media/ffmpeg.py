@@ -35,7 +35,7 @@ from vidprep.transcode.media.frames import CODED_AS_FIELDS, DEINTERLACER, Source
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.source_picture import is_rgb
 from vidprep.transcode.media.stream import FrameStream, made_ahead, waiting_frames
-from vidprep.transcode.media.verify import Measured, Verifier
+from vidprep.transcode.media.verify import Measurements, Verifier
 from vidprep.transcode.settings import RunSettings
 
 STDERR_TAIL_BYTES = 4096
@@ -223,7 +223,7 @@ def beyond_ffmpeg(facts: SourceFacts, picture_filter: PictureFilter) -> str | No
 
 def measure_file(
     settings: RunSettings, partial: Path, stream: FrameStream, cores: Callable[[], int] = lambda: 1
-) -> Measured:
+) -> Measurements:
     """Compare a finished file with the frames that it should contain, one packet per frame, PTS in output ticks. Raises
     VerifyError.
     """

@@ -21,7 +21,7 @@ from av.video.frame import VideoFrame
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError
 from vidprep.formats.model import Cut, rescale
 from vidprep.formats.moments import MILLISECOND, OutputClock, Window, is_variable
-from vidprep.formats.video import PacketsAhead, SeekPoint, Source, StampCounts, Timed, on_time_line, seek_to
+from vidprep.formats.video import PacketsAhead, SeekPoint, Source, StampCounts, TimedFrame, on_time_line, seek_to
 from vidprep.transcode.media.bounds import check_repeats
 
 UNSPECIFIED, NAMED_MATRICES = 2, {0, 1, 2, *range(4, 18)}
@@ -216,7 +216,7 @@ def _limited(frames: Iterator[VideoFrame], max_frames: int, worked: Callable[[],
         yield frame
 
 
-def _deinterlaced(frames: Iterable[Timed], facts: SourceFacts, codec: str) -> Iterator[Timed]:
+def _deinterlaced(frames: Iterable[TimedFrame], facts: SourceFacts, codec: str) -> Iterator[TimedFrame]:
     """Yield progressive frames: bwdif deinterlaces, which needs one frame before and one after; the number of frames is
     unchanged.
 
@@ -262,7 +262,7 @@ class _Bwdif:
         self._source.link_to(filter_)
         filter_.link_to(self._sink)
         self._graph.configure()
-        self._inside: deque[Timed | None] = deque()
+        self._inside: deque[TimedFrame | None] = deque()
         self._count = 0
 
     def takes(self, frame: VideoFrame) -> bool:
@@ -273,15 +273,15 @@ class _Bwdif:
         for _ in self._step(frame, None):
             raise ReadError("the deinterlacer gave a frame too early")
 
-    def push(self, timed: Timed) -> Iterator[Timed]:
+    def push(self, timed: TimedFrame) -> Iterator[TimedFrame]:
         yield from self._step(timed.frame, timed)
 
-    def finish(self) -> Iterator[Timed]:
+    def finish(self) -> Iterator[TimedFrame]:
         yield from self._step(None, None)
         if self._inside:
             raise ReadError(f"the deinterlacer kept {len(self._inside)} frames")
 
-    def _step(self, frame: VideoFrame | None, timed: Timed | None) -> Iterator[Timed]:
+    def _step(self, frame: VideoFrame | None, timed: TimedFrame | None) -> Iterator[TimedFrame]:
         if frame is not None:
             frame.pts = self._count
             frame.time_base = Fraction(1)
@@ -298,7 +298,7 @@ class _Bwdif:
             assert isinstance(done, VideoFrame)
             entered = self._inside.popleft()
             if entered is not None:
-                yield Timed(done, entered.pts, entered.duration)
+                yield TimedFrame(done, entered.pts, entered.duration)
 
 
 def buffer_arguments(frame: VideoFrame) -> str:
@@ -312,14 +312,16 @@ def buffer_arguments(frame: VideoFrame) -> str:
     )
 
 
-def _with_ends(frames: Iterable[Timed], source: Source, facts: SourceFacts) -> Iterator[tuple[VideoFrame, int, int]]:
+def _with_ends(
+    frames: Iterable[TimedFrame], source: Source, facts: SourceFacts
+) -> Iterator[tuple[VideoFrame, int, int]]:
     """Yield each frame with its start and end. The end is the next frame's start; for the last frame, its own duration.
 
     A duration that is missing or one short tick (FLV, Matroska) is not reliable, and a field is no frame: the previous
     step is used instead.
     """
     step, base = source.info.usual_step, source.info.time_base
-    held: Timed | None = None
+    held: TimedFrame | None = None
     usual = step
     for timed in frames:
         if held is not None:

@@ -38,7 +38,7 @@ def _even(value: Fraction | float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Like:
+class OutputRoom:
     """Size that a later picture must fit when a source changes in the middle.
 
     Attributes:
@@ -73,7 +73,7 @@ class Shape:
     pad: bool = False
 
     @staticmethod
-    def of(source: SourcePicture, scale: Scale, like: Like | None, warnings: list[Remark]) -> Shape:
+    def of(source: SourcePicture, scale: Scale, like: OutputRoom | None, warnings: list[Remark]) -> Shape:
         stored, turned = source.size, source.orientation.transpose
         ratio = source.sample_aspect_ratio
         if not Fraction(1, 20) <= ratio <= 20:
@@ -209,7 +209,7 @@ def plan_picture(
     warnings += _depth_reduced(source.pixel_format, pixel_format, settings)
     if like is not None:
         colour_out = like.colour
-    shape = Shape.of(source, settings.scale, Like(like.size, like.room) if like else None, warnings)
+    shape = Shape.of(source, settings.scale, OutputRoom(like.size, like.room) if like else None, warnings)
     turns_first = source.orientation.transpose and "422" in pixel_format  # which `transpose` does not take
 
     chain = _Chain(source, settings, pixel_format, colour_in)

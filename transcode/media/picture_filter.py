@@ -13,7 +13,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import PictureError
 from vidprep.formats.model import FrameSize, Orientation, VideoInfo
-from vidprep.formats.video import Told, light_side_data, told_of, turn_of
+from vidprep.formats.video import FrameProperties, light_side_data, properties_of, turn_of
 from vidprep.transcode.media.frames import buffer_arguments
 from vidprep.transcode.media.picture import TOLD_AT_KEYFRAMES, Picture, plan_picture
 from vidprep.transcode.media.source_picture import (
@@ -108,7 +108,7 @@ class PictureFilter:
         return filtered
 
     def _key_of(self, frame: VideoFrame) -> _Key:
-        told = told_of(frame)
+        told = properties_of(frame)
         light = light_side_data(frame) if is_hdr(frame) else None
         if self._info.codec in TOLD_AT_KEYFRAMES and light == (None, None) and self._key is not None:
             light = self._key.light
@@ -124,7 +124,7 @@ class PictureFilter:
             is_refused(tags_of(frame)),
         )
 
-    def _orientation_of(self, frame: VideoFrame, told: Told) -> Orientation:
+    def _orientation_of(self, frame: VideoFrame, told: FrameProperties) -> Orientation:
         """Return the same object unless a new orientation is indicated: reading side data takes as long as decoding a
         small frame.
         """

@@ -28,7 +28,15 @@ from vidprep.formats.model import (
     Orientation,
     VideoInfo,
 )
-from vidprep.formats.video import HD_LINES, Source, hdr_metadata_of, is_one_of_views, plane_lines, told_of, turn_of
+from vidprep.formats.video import (
+    HD_LINES,
+    Source,
+    hdr_metadata_of,
+    is_one_of_views,
+    plane_lines,
+    properties_of,
+    turn_of,
+)
 from vidprep.transcode.settings import Limits, RunSettings
 
 if TYPE_CHECKING:
@@ -193,7 +201,7 @@ def describe(frame: VideoFrame, info: VideoInfo, *, ignores_alpha: bool = False)
         stored=stored,
         cropping=crop,
         pixel_format=frame.format.name,
-        sample_aspect_ratio=told_of(frame).shape or info.sample_aspect_ratio,
+        sample_aspect_ratio=properties_of(frame).shape or info.sample_aspect_ratio,
         orientation=turn.orientation,
         rotation_degrees=turn.degrees,
         tagged=tags_of(frame),

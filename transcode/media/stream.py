@@ -99,7 +99,7 @@ class _Pipe(Generic[A]):
 MAX_NOMINAL_RATE = Fraction(240)
 
 
-class Timing(NamedTuple):
+class OutputTiming(NamedTuple):
     """Frames of a source that an output shows.
 
     Attributes:
@@ -111,14 +111,14 @@ class Timing(NamedTuple):
     clock: OutputClock | None
 
 
-def timing_of(source: Source, settings: RunSettings, cut: Cut) -> Timing:
+def timing_of(source: Source, settings: RunSettings, cut: Cut) -> OutputTiming:
     """Return which frames of an opened source a cut shows, and when."""
     retime, info = settings.retime, source.info
     clock = None if retime.frame_rate is None else OutputClock.of(retime.frame_rate, source.pace)
     begin = info.start_seconds if retime.cut_origin == "container" else None
     container_start = None if begin is None else begin / info.time_base
     window = Window.of(cut, source.pace, info.time_base, clock=clock, container_start=container_start)
-    return Timing(window, clock)
+    return OutputTiming(window, clock)
 
 
 class FilteredFrame(NamedTuple):
@@ -149,7 +149,7 @@ class FrameStream:
         self,
         source: Source,
         settings: RunSettings,
-        timing: Timing,
+        timing: OutputTiming,
         *,
         entry: SeekPoint | None = None,
         opening: Fraction | None = None,

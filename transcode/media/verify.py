@@ -71,7 +71,7 @@ class _GopFrames:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurements:
     """Measurements of one output, with one entry for each packet in decode order.
 
     Attributes:
@@ -165,7 +165,7 @@ class Verifier:
             self._keyframe_pts.add(packet.pts)
         self._decode(packet)
 
-    def finish(self) -> Measured:
+    def finish(self) -> Measurements:
         """Drain the decoder, check that every frame came out, and check the keyframe interval."""
         self._decode(None)
         count = self._num_decoded
@@ -182,7 +182,7 @@ class Verifier:
         gops = [(due[-1], self._gop_frames.checksums())] if due else []
         if len(due) > 1:
             gops.insert(0, (0, self._first_gop))
-        return Measured(
+        return Measurements(
             scores=self._sums,
             quality=self._sums.report(peak_of(self._output.pixel_format)),
             num_frames=count,
@@ -246,7 +246,7 @@ def _checksum(packet: Packet[VideoStream], codec: str, framing: str) -> int:
         raise VerifyError(f"the packet at tick {packet.pts} is broken: {error}") from error
 
 
-def check_file(path: Path, measured: Measured, codec: str, time_base: Fraction, cores: int = 1) -> FileTimes:
+def check_file(path: Path, measured: Measurements, codec: str, time_base: Fraction, cores: int = 1) -> FileTimes:
     """Compare the closed file with what was measured, and return the times of its frames.
 
     The file must have the same number of packets, distinct times, PTS, keyframe flags and coded bytes (apart from
@@ -289,7 +289,7 @@ def check_file(path: Path, measured: Measured, codec: str, time_base: Fraction, 
     return times
 
 
-def _check_numbers(path: Path, measured: Measured, time_base: Fraction, expected: dict[int, int]) -> None:
+def _check_numbers(path: Path, measured: Measurements, time_base: Fraction, expected: dict[int, int]) -> None:
     facts = VideoFacts(
         measured.num_frames, 0, 0, pts=sorted(measured.pts), time_base=time_base, keyframes=measured.keyframes
     )
@@ -305,7 +305,7 @@ def _check_numbers(path: Path, measured: Measured, time_base: Fraction, expected
 
 
 def _check_packets(
-    packets: Iterator[Packet[VideoStream]], measured: Measured, codec: str, time_base: Fraction, file_base: Fraction
+    packets: Iterator[Packet[VideoStream]], measured: Measurements, codec: str, time_base: Fraction, file_base: Fraction
 ) -> FileTimes:
     count = 0
     times: set[int] = set()

@@ -30,7 +30,7 @@ from vidprep.transcode.pages.page import (
     layout,
 )
 
-Row = dict[str, Any]
+BenchRow = dict[str, Any]
 ONE, TWO = decimals(1), decimals(2)
 BESIDE = {"orientation": "v", "x": 1.02, "y": 1}
 
@@ -50,7 +50,7 @@ def write(results: dict[str, Any], out: Path) -> Path:
     return out / "bench.html"
 
 
-def _filled(rows: Sequence[Row]) -> list[Row]:
+def _filled(rows: Sequence[BenchRow]) -> list[BenchRow]:
     """Return rows with all columns: a table takes its columns from the first row."""
     names = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in names} for row in rows]
@@ -65,13 +65,13 @@ def bench_page(results: dict[str, Any]) -> Page:
     return Page("vidprep bench", f"{results['machine']} — {results['created']}", sections)
 
 
-def place_name(row: Row) -> str:
+def place_name(row: BenchRow) -> str:
     """Return the name of a store in tables: its folder and what it holds."""
     name = Path(row["store"]).name
     return name if name == row["holds"] else f"{name} ({row['holds']})"
 
 
-def timed(results: dict[str, Any]) -> list[Row]:
+def timed(results: dict[str, Any]) -> list[BenchRow]:
     """Return the rows that have figures."""
     return [row for row in results["cell"] if not row["refused"]]
 
@@ -111,7 +111,7 @@ def _summary(results: dict[str, Any]) -> Section:
 
 def _by_access(results: dict[str, Any]) -> list[Section]:
     """Return a section of stores by loaders for each access pattern, cache and number of workers."""
-    groups: dict[tuple[str, str, int], list[Row]] = {}
+    groups: dict[tuple[str, str, int], list[BenchRow]] = {}
     for row in timed(results):
         groups.setdefault((row["access"], row["cache"], row["workers"]), []).append(row)
     sections = []
@@ -125,11 +125,11 @@ def _by_access(results: dict[str, Any]) -> list[Section]:
     return sections
 
 
-def _loaders(rows: Sequence[Row]) -> list[str]:
+def _loaders(rows: Sequence[BenchRow]) -> list[str]:
     return list(dict.fromkeys(row["loader"] for row in rows))
 
 
-def _matrix(results: dict[str, Any], rows: Sequence[Row]) -> Table:
+def _matrix(results: dict[str, Any], rows: Sequence[BenchRow]) -> Table:
     refused = {(row["store"], row["loader"]) for row in results["cell"] if row["refused"]}
     found = {(row["store"], row["loader"]): row for row in rows}
     names = {row["store"]: place_name(row) for row in results["cell"]}
@@ -146,7 +146,7 @@ def _matrix(results: dict[str, Any], rows: Sequence[Row]) -> Table:
     return Table([Column("store"), Column("frames"), *map(Column, loaders)], lines)
 
 
-def _rates(rows: Sequence[Row]) -> Chart:
+def _rates(rows: Sequence[BenchRow]) -> Chart:
     stores = list(dict.fromkeys(place_name(row) for row in rows))
     bars = []
     for number, loader in enumerate(_loaders(rows)):
@@ -238,7 +238,7 @@ def _training(results: dict[str, Any]) -> Section:
     return section
 
 
-def _series(rows: Sequence[Row]) -> Chart:
+def _series(rows: Sequence[BenchRow]) -> Chart:
     traces = []
     for number, row in enumerate(rows):
         late = set(row["stragglers"])

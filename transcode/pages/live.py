@@ -162,7 +162,7 @@ class Tail:
 
 
 @dataclass(slots=True)
-class Seen:
+class MonitorState:
     """State of all runs and loaders, by name."""
 
     runs: dict[str, RunView] = field(default_factory=dict)
@@ -200,7 +200,7 @@ def _scalars(fields: dict[str, Any]) -> dict[str, Any]:
 
 def monitor(paths: Sequence[Path], console: Console, *, once: bool) -> None:
     """Show events until every run has ended and every loader is closed. With `once`, show the current state and return."""
-    seen = Seen()
+    seen = MonitorState()
     with ExitStack() as stack:
         tails = [stack.enter_context(closing(Tail(path))) for path in paths]
 

@@ -25,7 +25,15 @@ from vidprep.transcode.choose import SUMMARY_NAME, SWEEP_FORMAT
 from vidprep.transcode.pages.figures import FinishedDestination, figures, open_destination, pixels
 from vidprep.transcode.pages.page import Page, Section, as_html, as_markdown
 from vidprep.transcode.pages.run_section import run_sections
-from vidprep.transcode.pages.stills import JPEG_QUALITY, CompareTask, SizeTask, StillSizes, Taken, Task, take_in
+from vidprep.transcode.pages.stills import (
+    JPEG_QUALITY,
+    CompareTask,
+    SizeTask,
+    StillResult,
+    StillSizes,
+    StillTask,
+    take_in,
+)
 from vidprep.transcode.pages.sweep_section import sweep_sections
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import Unit, choose
@@ -200,13 +208,13 @@ def _decode(
     jobs: int,
     on_start: Callable[[int], None],
     on_still: Callable[[], object],
-) -> dict[Task, Taken]:
-    tasks: list[Task] = [
+) -> dict[StillTask, StillResult]:
+    tasks: list[StillTask] = [
         *(task for group in compared for task in group),
         *dict.fromkeys(task for group in samples for task in group),
     ]
     on_start(len(tasks))
-    shown: dict[Task, Taken] = {}
+    shown: dict[StillTask, StillResult] = {}
     with (
         LocalPool(max(1, min(jobs, len(tasks))), take_in) as workers,
         stopped_by_signals(workers, grace_seconds=0) as stop,

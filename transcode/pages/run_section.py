@@ -28,7 +28,14 @@ from vidprep.transcode.pages.page import (
     in_percent,
     layout,
 )
-from vidprep.transcode.pages.stills import DIFFERENCE_GAIN, JPEG_QUALITY, Compared, CompareTask, Taken, Task
+from vidprep.transcode.pages.stills import (
+    DIFFERENCE_GAIN,
+    JPEG_QUALITY,
+    ComparedFrame,
+    CompareTask,
+    StillResult,
+    StillTask,
+)
 
 ROWS_MAX = 500
 ALL = "all"
@@ -87,7 +94,7 @@ def run_sections(
     all_figures: list[dict[str, Any]],
     worst: list[list[CompareTask]],
     drawn: list[list[CompareTask]],
-    shown: dict[Task, Taken],
+    shown: dict[StillTask, StillResult],
 ) -> list[Section]:
     names = _names([Path(destination.shown) for destination in destinations])
     several = len(names) > 1
@@ -301,11 +308,11 @@ def _points(table: pa.Table) -> pa.Table:
     return table.take(np.concatenate([order[:WORST_POINTS], np.sort(others)]))
 
 
-def _frames(title: str, text: str, tasks: list[CompareTask], shown: dict[Task, Taken]) -> Section:
+def _frames(title: str, text: str, tasks: list[CompareTask], shown: dict[StillTask, StillResult]) -> Section:
     section = Section(title, text if tasks else "No frame lost anything that was scored.")
     for task in tasks:
         taken = shown[task]
-        assert isinstance(taken, Compared)
+        assert isinstance(taken, ComparedFrame)
         labels = ("source", "output", f"difference × {DIFFERENCE_GAIN}")
         pictures = list(zip(labels, taken.pictures, strict=True)) if taken.pictures else []
         section.strips.append(Strip(f"{task.unit.id}, frame {task.number}", pictures, taken.failed))

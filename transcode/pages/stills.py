@@ -44,7 +44,7 @@ JPEG_QUALITY = 90
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedFrame:
     """A frame as three JPEGs at most SHOWN_PIXELS wide.
 
     Attributes:
@@ -75,19 +75,19 @@ class CompareTask:
     settings: RunSettings
     number: int
 
-    def take(self) -> Compared:
+    def take(self) -> ComparedFrame:
         try:
             if SourceState.of(Path(self.unit.path).stat()) != self.unit.state:
-                return Compared(failed=f"{self.unit.path} is not the file that was read")
+                return ComparedFrame(failed=f"{self.unit.path} is not the file that was read")
             stored = open_store(self.destination)[self.unit.id].frames([self.number])[0]
             source = _source_frame(self)
         except (VidprepError, AvError, OSError, ValueError, LookupError, TypeError) as error:
-            return Compared(failed=str(error))
+            return ComparedFrame(failed=str(error))
         gap = np.abs(source.astype(np.int16) - stored) * DIFFERENCE_GAIN
-        return Compared(tuple(_shown(frame) for frame in (source, stored, np.minimum(gap, 255).astype(np.uint8))))
+        return ComparedFrame(tuple(_shown(frame) for frame in (source, stored, np.minimum(gap, 255).astype(np.uint8))))
 
-    def failed(self, why: str) -> Compared:
-        return Compared(failed=why)
+    def failed(self, why: str) -> ComparedFrame:
+        return ComparedFrame(failed=why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +116,11 @@ class SizeTask:
         return StillSizes()
 
 
-Task = CompareTask | SizeTask
-Taken = Compared | StillSizes
+StillTask = CompareTask | SizeTask
+StillResult = ComparedFrame | StillSizes
 
 
-def take_in(child: Child, task: Task) -> Taken:
+def take_in(child: Child, task: StillTask) -> StillResult:
     try:
         if isinstance(task, SizeTask):
             return child.call(_take, task, lambda _work: TIMEOUT_SECONDS)
@@ -132,7 +132,7 @@ def take_in(child: Child, task: Task) -> Taken:
         return task.failed(str(error) or type(error).__name__)
 
 
-def _take(task: Task) -> Taken:
+def _take(task: StillTask) -> StillResult:
     return task.take()
 
 

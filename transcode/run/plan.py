@@ -141,7 +141,7 @@ def plan(
     elsewhere = [] if folder is None or overwrite else [id_ for id_, row in gone.items() if _is_elsewhere(row, folder)]
     for id_ in elsewhere:
         del gone[id_]
-    lost = _Lost(gone)
+    lost = _LostRows(gone)
     found_again: set[str] = set()
     moved: dict[str, Unit] = {}
     jobs: list[WholeJob] = []
@@ -229,7 +229,7 @@ def _is_elsewhere(row: KnownUnit, folder: str) -> bool:
     return not Path(path).parent.resolve().is_relative_to(Path(folder).resolve())
 
 
-class _Lost:
+class _LostRows:
     """Rows whose source no longer exists, by properties that renaming does not change: size and time, cut, and content."""
 
     def __init__(self, gone: Mapping[str, KnownUnit]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import count_of, megabytes, printable
 from vidprep.formats.manifest import NOTES, ManifestRow
-from vidprep.transcode.destination import Partition, Share
+from vidprep.transcode.destination import Partition, TaskShare
 from vidprep.transcode.run.events import Events
 from vidprep.transcode.run.plan import Plan, in_words
 from vidprep.transcode.run.run import Summary
@@ -66,7 +66,7 @@ class Progress:
         if self._has_bar:
             self.message(f"{count_of(count, 'file')} found so far")
 
-    def share(self, part: Partition, share: Share) -> None:
+    def share(self, part: Partition, share: TaskShare) -> None:
         """Print what this task of an array run takes, and how its sources differ from the plan."""
         self.message(f"part {part.index} of {part.count}: {count_of(len(share.sources.units), 'video')}")
         if share.absent:

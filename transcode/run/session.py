@@ -19,7 +19,7 @@ from vidprep.transcode.destination import (
     Partition,
     PlannedLabels,
     Selection,
-    Share,
+    TaskShare,
     begin_part,
     clear_other_stores,
     end_part,
@@ -174,7 +174,7 @@ class Session:
     sources: SourceList
     settings: RunSettings
     is_to_be_searched: bool
-    share: Share | None
+    share: TaskShare | None
     workers: Pool[Job, JobResult]
 
 

@@ -76,7 +76,7 @@ NEAR_DB = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """Result of the search.
 
     Attributes:
@@ -109,7 +109,7 @@ def shared_value(
     workers: Pool[Job, JobResult],
     ffmpeg: str = "",
     say: Callable[[str], None],
-) -> Found:
+) -> SearchResult:
     """Search the value.
 
     Args:
@@ -166,4 +166,4 @@ def shared_value(
             break
         probe(step, unknown)
     misses = sum(search.crossing() < scale.positions[step] for search in searches.values())
-    return Found(scale.values[step], len(sampled), probes, cpu_seconds, misses)
+    return SearchResult(scale.values[step], len(sampled), probes, cpu_seconds, misses)

@@ -16,7 +16,17 @@ from typing import Any, ParamSpec, TypeVar
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
-from vidprep.formats.option import TAKEN, Bare, Declared, code_of, fits, hints_of, options_of, with_options, words_for
+from vidprep.formats.option import (
+    TAKEN,
+    CodeText,
+    Declared,
+    code_of,
+    fits,
+    hints_of,
+    options_of,
+    with_options,
+    words_for,
+)
 from vidprep.formats.profiles import CODECS
 from vidprep.formats.storage import (
     INT64_MAX,
@@ -81,7 +91,7 @@ def typed(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
                     if hint is not None and not fits(given, hint):
                         if keyword in known:
                             raise known[keyword].wrong_type(given)
-                        raise SettingsError(f"<{keyword}>: give {words_for(hint)}", **{keyword: Bare(repr(given))})
+                        raise SettingsError(f"<{keyword}>: give {words_for(hint)}", **{keyword: CodeText(repr(given))})
             return function(*bound.args, **bound.kwargs)
 
         checked.__signature__ = shown  # type: ignore[attr-defined]
@@ -103,13 +113,13 @@ def _shown_signature(
             default = option.option.written or each.default
             parameters.append(each.replace(annotation=code_of(option.taken), default=default))
         elif each.kind is not each.VAR_KEYWORD:
-            parameters.append(each.replace(annotation=Bare(each.annotation)))
+            parameters.append(each.replace(annotation=CodeText(each.annotation)))
     for more in keywords:
         default, annotation = more.option.written or more.default, code_of(more.taken)
         parameters.append(
             inspect.Parameter(more.keyword, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )
-    return bare.replace(parameters=parameters, return_annotation=Bare(bare.return_annotation))
+    return bare.replace(parameters=parameters, return_annotation=CodeText(bare.return_annotation))
 
 
 def _is_many(declared: Declared) -> bool:

@@ -19,8 +19,8 @@ from .table_rows import (
 from .tables import (
     KEYS as KEYS,
     VIDEO_EXTENSIONS as VIDEO_EXTENSIONS,
-    Row as Row,
     SourceTable as SourceTable,
+    TableRow as TableRow,
     csv_cell as csv_cell,
     faults_of_columns as faults_of_columns,
     is_table as is_table,
@@ -28,4 +28,10 @@ from .tables import (
     read_source_table as read_source_table,
     storable as storable,
 )
-from .unit import Drawing as Drawing, SourceList as SourceList, Unit as Unit, choose as choose, choose_ids as choose_ids
+from .unit import (
+    SourceList as SourceList,
+    SplitDrawing as SplitDrawing,
+    Unit as Unit,
+    choose as choose,
+    choose_ids as choose_ids,
+)

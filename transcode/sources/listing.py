@@ -25,7 +25,7 @@ from vidprep.formats.errors import SettingsError, SourceError
 from vidprep.formats.model import SourceState
 from vidprep.transcode.sources.outputs import STATE_DIR, check_outputs
 from vidprep.transcode.sources.scratch import list_remote
-from vidprep.transcode.sources.search import Identity, Missing, SourceSearch, fault_of_file, identity_of, why_not
+from vidprep.transcode.sources.search import Identity, MissingFile, SourceSearch, fault_of_file, identity_of, why_not
 from vidprep.transcode.sources.table_rows import IN_MEMORY, read_table
 from vidprep.transcode.sources.tables import (
     READERS,
@@ -36,7 +36,7 @@ from vidprep.transcode.sources.tables import (
     one_line,
     storable,
 )
-from vidprep.transcode.sources.unit import Drawing, SourceList, Unit
+from vidprep.transcode.sources.unit import SourceList, SplitDrawing, Unit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class LabelOptions:
     """Options for labels besides the columns of a table. See `find_sources`."""
 
     label_from_folder: bool = False
@@ -55,8 +55,8 @@ class Given:
 
 
 def labels_of(
-    units: Sequence[Unit], table: SourceTable | None, given: Given, path: str, base: str
-) -> tuple[Labels | None, Drawing | None]:
+    units: Sequence[Unit], table: SourceTable | None, given: LabelOptions, path: str, base: str
+) -> tuple[Labels | None, SplitDrawing | None]:
     """Return the labels of units, in their order (None if there are none), and how splits are drawn.
 
     Args:
@@ -93,7 +93,7 @@ def labels_of(
             raise SourceError("has a column `split`: leave out the column, or --split-by", path=path)
         classes = values_of(columns[CLASS_LABEL]) if CLASS_LABEL in columns else [None] * len(units)
         groups = _groups(units, columns, given.split_group, path, base)
-        drawing = Drawing(groups, classes, given.split_by, given.split_group, given.split_seed)
+        drawing = SplitDrawing(groups, classes, given.split_by, given.split_group, given.split_seed)
     return Labels([unit.id for unit in units], columns), drawing
 
 
@@ -129,7 +129,7 @@ def walk(search: SourceSearch, root: str) -> None:
             if reason := _why_ignored(search, entry, relative, above):
                 search.ignored.append((entry.path, reason))
             elif fault := _fault_of_entry(entry):
-                if not isinstance(fault, Missing):
+                if not isinstance(fault, MissingFile):
                     search.why_partial = f"{entry.path}: {fault}"
                 search.problems.append((entry.path, fault))
             elif entry.is_dir():
@@ -246,7 +246,7 @@ def find_sources(
     narrowed = (("--limit", limit), ("--include", include), ("--exclude", exclude))
     search.why_partial = next((f"{name} leaves out some" for name, value in narrowed if value), None)
     finish = partial(
-        _source_list, search, extension, limit, Given(label_from_folder, split_by, split_group, split_seed)
+        _source_list, search, extension, limit, LabelOptions(label_from_folder, split_by, split_group, split_seed)
     )
     reads = partial(
         read_table, search, labels=labels, label_from_folder=label_from_folder, skips_bad_rows=on_bad_row == "skip"
@@ -292,7 +292,14 @@ def _refuse_labels(path: str, labels: Sequence[str] | None) -> None:
 
 
 def _source_list(
-    search: SourceSearch, extension: str, limit: int | None, given: Given, path: str, base: str, *, is_table: bool
+    search: SourceSearch,
+    extension: str,
+    limit: int | None,
+    given: LabelOptions,
+    path: str,
+    base: str,
+    *,
+    is_table: bool,
 ) -> SourceList:
     """Return the list from a search.
 

@@ -103,7 +103,7 @@ def fault_of_file(path: str, status: os.stat_result) -> str | None:
     return None if os.access(path, os.R_OK) else "cannot be read: no permission"
 
 
-class Missing(str):
+class MissingFile(str):
     """Message that a file does not exist, or that a link leads nowhere."""
 
     __slots__ = ()
@@ -111,7 +111,7 @@ class Missing(str):
 
 def why_not(error: OSError, *, is_link: bool) -> str:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return Missing("broken link: " * is_link + "no such file or folder")
+        return MissingFile("broken link: " * is_link + "no such file or folder")
     return "broken link: " * is_link + f"cannot be read: {error.strerror}"
 
 

@@ -36,7 +36,7 @@ VIDEO_EXTENSIONS = frozenset(
     " smk tod trp ts vc1 vob vp8 vp9 vro vvc webm wm wmv wtv xvid y4m".split()
 )
 
-Row = dict[str, object]
+TableRow = dict[str, object]
 
 
 def is_animated(path: str) -> bool:
@@ -98,7 +98,7 @@ class SourceTable:
 
         return values_of(column)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[TableRow]:
         for values in zip(*map(self.values, self.columns), strict=True):
             yield dict(zip(self.columns, values, strict=True))
 
@@ -179,7 +179,7 @@ def _csv_table(table: str) -> SourceTable:
         reader = csv.DictReader(file, strict=True, delimiter=mark)
         reader.fieldnames = names = _distinct([name.strip() for name in reader.fieldnames or ()])
         _check_size(0, len(names))
-        rows: list[Row] = list(islice(reader, MAX_ROWS + 1))
+        rows: list[TableRow] = list(islice(reader, MAX_ROWS + 1))
         _check_size(len(rows), 0)
     for number, row in enumerate(rows, 1):
         if None in row or None in row.values():
@@ -217,7 +217,7 @@ def _converter(cells: list[str]) -> Callable[[str], object]:
 
 
 def _jsonl_table(table: str) -> SourceTable:
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     with open(table, encoding="utf-8-sig") as file:
         for line in filter(str.strip, file):
             _check_size(len(rows) + 1, 0)

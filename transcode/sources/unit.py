@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class SplitDrawing:
     """Rule and input of random splits; see `splits_of`.
 
     Attributes:
@@ -215,5 +215,5 @@ class SourceList:
     problem_units: tuple[Unit | None, ...] = ()
     labels: Labels | None = None
     why_partial: str | None = None
-    drawing: Drawing | None = None
+    drawing: SplitDrawing | None = None
     notes: tuple[str, ...] = ()

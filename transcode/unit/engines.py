@@ -16,7 +16,7 @@ from vidprep.transcode.media import (
     AudioTrack,
     FileTimes,
     FrameStream,
-    Measured,
+    Measurements,
     SourceFacts,
     beyond_ffmpeg,
     build_command,
@@ -56,7 +56,7 @@ class Outcome:
         damage: Damage of the audio
     """
 
-    measured: Measured | StoredFrames
+    measured: Measurements | StoredFrames
     times: FileTimes
     verified_in: str
     facts: SourceFacts
@@ -159,12 +159,12 @@ def _audio(job: Job, stream: FrameStream) -> AudioTrack:
     )
 
 
-def _read_back(job: Job, stream: FrameStream, measured: Measured, context: Context) -> FileTimes:
+def _read_back(job: Job, stream: FrameStream, measured: Measurements, context: Context) -> FileTimes:
     return check_file(
         Path(job.partial), measured, job.settings.video.encoder.codec, stream.output.time_base, context.cores()
     )
 
 
-def _outcome(stream: FrameStream, measured: Measured | StoredFrames, times: FileTimes, verified_in: str) -> Outcome:
+def _outcome(stream: FrameStream, measured: Measurements | StoredFrames, times: FileTimes, verified_in: str) -> Outcome:
     shows_through = stream.picture_filter.shows_through
     return Outcome(measured, times, verified_in, stream.facts, stream.source_indexes, stream.source_pts, shows_through)

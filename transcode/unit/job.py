@@ -23,7 +23,7 @@ from vidprep.transcode.sources import Unit
 if TYPE_CHECKING:
     from vidprep.formats.model import OutputFormat
     from vidprep.formats.video import SeekPoint, Source
-    from vidprep.transcode.media import Measured, Picture, SourceFacts, Timing
+    from vidprep.transcode.media import Measurements, OutputTiming, Picture, SourceFacts
 
 
 ATTEMPTS_MAX = 2**15 - 1  # what its column holds
@@ -42,7 +42,7 @@ class Context:
     cores: Callable[[], int] = lambda: 1
 
 
-UNTOLD = Context()
+NO_CALLBACKS = Context()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Segment:
     first_pts: int
     num_frames: int | None
     source_index: int
-    timing: Timing
+    timing: OutputTiming
     tick: int
     keyframe: int | None
     origin_pts: int
@@ -112,7 +112,7 @@ class MadeSegment:
 
     segment: Segment
     path: str
-    measured: Measured
+    measured: Measurements
     source_indexes: list[int]
     source_pts: list[int]
     source_state: SourceState

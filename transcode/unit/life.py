@@ -23,7 +23,7 @@ from vidprep.transcode.media import AudioTrack, FrameStream, encode_and_measure,
 from vidprep.transcode.settings import RunSettings, Target
 from vidprep.transcode.unit.engines import Outcome, engine_of
 from vidprep.transcode.unit.job import (
-    UNTOLD,
+    NO_CALLBACKS,
     Context,
     Job,
     JobResult,
@@ -44,7 +44,7 @@ from vidprep.transcode.unit.target_search import Search
 PRIMING_SECONDS = Fraction(5, 100)
 
 
-def run_job(job: Job, context: Context = UNTOLD) -> JobResult:
+def run_job(job: Job, context: Context = NO_CALLBACKS) -> JobResult:
     """Do one job: make an output or a segment, or return the segments to make.
 
     Never raises: a failure is a row with status "failed", and its files are removed.

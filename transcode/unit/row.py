@@ -10,7 +10,7 @@ from vidprep.formats.manifest import ManifestRow, Remark
 from vidprep.formats.model import FrameSize, OutputFormat, VideoInfo
 from vidprep.formats.moments import is_variable
 from vidprep.formats.storage import sha256_of
-from vidprep.transcode.media import FrameStream, Measured, SourceFacts
+from vidprep.transcode.media import FrameStream, Measurements, SourceFacts
 from vidprep.transcode.unit.engines import Outcome
 
 NUMBERED = {"avi"}  # where the number of a packet is its time: B-frames are always out of order
@@ -173,7 +173,7 @@ def describe_output(row: ManifestRow, made: Outcome, output: OutputFormat, parti
     if output.frame_rate is None:
         row.pts = times.pts
     row.num_frames = measured.num_frames
-    if isinstance(measured, Measured):
+    if isinstance(measured, Measurements):
         row.keyframe_interval_max = measured.keyframe_interval_max
         row.keyframes = list(measured.keyframes)
     else:

@@ -26,10 +26,10 @@ from vidprep.formats.profiles import CODECS
 from vidprep.formats.video import Source, VideoWriter, open_video, survey_of, with_start_codes
 from vidprep.transcode.media import (
     AudioTrack,
-    Measured,
+    Measurements,
+    OutputTiming,
     QualitySums,
     SourceFacts,
-    Timing,
     most_repeats,
     peak_of,
     timing_of,
@@ -88,7 +88,7 @@ def segments_of(source: Source, settings: RunSettings, cut: Cut, seconds: float)
             first_pts=first if clock else ticks[at] - ticks[0],
             num_frames=None if index == last else firsts[index + 1] - first,
             source_index=before + at,
-            timing=Timing(window.from_tick(ticks[at if index else 0]), clock),
+            timing=OutputTiming(window.from_tick(ticks[at if index else 0]), clock),
             tick=ticks[at if index else 0],
             keyframe=_last_before(ticks[at], survey.keyframes) if index else None,
             origin_pts=survey.origin_pts,
@@ -209,7 +209,7 @@ def facts_of(made: Sequence[MadeSegment], time_base: Fraction) -> SourceFacts:
     )
 
 
-def measured_of(made: Sequence[MadeSegment]) -> Measured:
+def measured_of(made: Sequence[MadeSegment]) -> Measurements:
     """Return the measurements of the whole."""
     pts, is_keyframe, checksums = array("q"), bytearray(), array("L")
     scores = QualitySums()
@@ -225,7 +225,7 @@ def measured_of(made: Sequence[MadeSegment]) -> Measured:
         keyframes.extend(first + number for number in measured.keyframes)
         gops.extend((first + number, frames) for number, frames in measured.gops)
         samples |= {first + number: checksum for number, checksum in measured.samples.items()}
-    return Measured(
+    return Measurements(
         scores=scores,
         quality=scores.report(peak_of(made[0].output.pixel_format)),
         num_frames=len(pts),
@@ -246,7 +246,7 @@ def join(
     made: Sequence[MadeSegment],
     end_pts: int,
     audio: AudioTrack,
-) -> Measured:
+) -> Measurements:
     """Write `partial`. Its measurements include the GOPs on both sides of each joint.
 
     Args:

@@ -23,7 +23,7 @@ from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.storage import is_url
 from vidprep.transcode.sources import current_state
 from vidprep.transcode.unit import TRIES, Job, JobNotDone, JobResult
-from vidprep.transcode.workers.host import Expected
+from vidprep.transcode.workers.host import HostRequirements
 from vidprep.transcode.workers.pool import Pool
 
 QUEUE_SECONDS = 3600
@@ -55,7 +55,7 @@ class ClusterPool(Pool[Job, JobResult]):
     worker of Dask, a node of Ray.
     """
 
-    def __init__(self, name: str, remedy: str, say: Callable[[str], None], expected: Expected) -> None:
+    def __init__(self, name: str, remedy: str, say: Callable[[str], None], expected: HostRequirements) -> None:
         """Prepare a pool.
 
         Args:
@@ -109,7 +109,7 @@ class ClusterPool(Pool[Job, JobResult]):
         return None
 
     @abstractmethod
-    def check(self, host: str, expected: Expected) -> Any:
+    def check(self, host: str, expected: HostRequirements) -> Any:
         """Return a future of `why_not_here` on a host."""
 
     @abstractmethod
@@ -362,7 +362,7 @@ except Exception as error:
 """
 
 
-def _version(expected: Expected) -> str:
+def _version(expected: HostRequirements) -> str:
     return f"vidprep {expected.versions['vidprep']}"
 
 

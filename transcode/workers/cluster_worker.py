@@ -15,7 +15,7 @@ from vidprep.formats.storage import is_url
 from vidprep.transcode.sources import scratch_folder
 from vidprep.transcode.unit import Job, JobNotDone, JobResult
 from vidprep.transcode.workers.child import Child, Interrupted, make, make_alone, stops_the_run
-from vidprep.transcode.workers.host import Expected, look
+from vidprep.transcode.workers.host import HostRequirements, look
 
 LOOK_SECONDS = 60.0  # a file system that does not answer within this time is considered unreachable
 
@@ -29,7 +29,7 @@ def name_here() -> str:
     return f"{socket.gethostname()} (process {os.getpid()})"
 
 
-def why_not_here(expected: Expected) -> tuple[str, str | None]:
+def why_not_here(expected: HostRequirements) -> tuple[str, str | None]:
     """Return the name of this host, and why it cannot work on a run (None if it can). A child process tests it."""
     child = _take()
     try:

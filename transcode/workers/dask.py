@@ -17,7 +17,7 @@ from vidprep.formats.errors import BackendError
 from vidprep.transcode.unit import Job, JobResult
 from vidprep.transcode.workers.cluster import POLL_SECONDS, RESULT_SECONDS, ClusterPool, importing
 from vidprep.transcode.workers.cluster_worker import stop_children, why_not_here, work
-from vidprep.transcode.workers.host import Expected
+from vidprep.transcode.workers.host import HostRequirements
 
 READY_SECONDS = 15
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 60.0, 0.1
@@ -26,7 +26,7 @@ SETTLE_SECONDS, SETTLE_POLL_SECONDS = 60.0, 0.1
 class DaskPool(ClusterPool):
     """Pool on a Dask cluster. A host is a worker, identified by its address."""
 
-    def __init__(self, address: str, say: Callable[[str], None], expected: Expected) -> None:
+    def __init__(self, address: str, say: Callable[[str], None], expected: HostRequirements) -> None:
         """Connect to a scheduler.
 
         Args:
@@ -57,7 +57,7 @@ class DaskPool(ClusterPool):
         """Ask a worker by source code first: a function that it cannot import would kill it without a message."""
         return self._asked(host, eval, importing(self._expected.versions["vidprep"]))
 
-    def check(self, host: str, expected: Expected) -> Any:
+    def check(self, host: str, expected: HostRequirements) -> Any:
         return self._asked(host, why_not_here, expected)
 
     def _asked(self, host: str, function: Callable[[Any], Any], argument: object) -> Any:

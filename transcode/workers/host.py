@@ -40,7 +40,7 @@ Sample = tuple[tuple[str, SourceState], ...]  # paths of some sources, and their
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class HostRequirements:
     """Requirements that a machine must meet.
 
     Attributes:
@@ -61,7 +61,7 @@ class Expected:
     token: str
     scratch_bytes: int
 
-    def as_seen_here(self) -> Expected:
+    def as_seen_here(self) -> HostRequirements:
         """Return a copy without sources that have changed."""
         return replace(
             self, sources=tuple((path, state) for path, state in self.sources if current_state(path) == state)
@@ -69,7 +69,9 @@ class Expected:
 
 
 @contextmanager
-def expected_of_hosts(units: Sequence[Unit], settings: RunSettings, ffmpeg: str, state: str) -> Iterator[Expected]:
+def expected_of_hosts(
+    units: Sequence[Unit], settings: RunSettings, ffmpeg: str, state: str
+) -> Iterator[HostRequirements]:
     """Provide for the block what other machines must see and have. Raises DestinationError."""
     token, scratch_bytes = uuid.uuid4().hex, 0
     if is_url(state):
@@ -80,7 +82,9 @@ def expected_of_hosts(units: Sequence[Unit], settings: RunSettings, ffmpeg: str,
     except OSError as error:
         raise DestinationError(f"cannot be written: {error}", path=state) from error
     try:
-        yield Expected(settings, ffmpeg, _versions(settings, ffmpeg), sample_of(units), state, token, scratch_bytes)
+        yield HostRequirements(
+            settings, ffmpeg, _versions(settings, ffmpeg), sample_of(units), state, token, scratch_bytes
+        )
     finally:
         with suppress(OSError):  # the next run writes it again
             storage_of(state).remove(TOKEN_NAME)
@@ -104,7 +108,7 @@ def _versions(settings: RunSettings, ffmpeg: str) -> dict[str, str]:
 # --------------------------------------------------------------------------------------------------- on a worker
 
 
-def look(expected: Expected) -> str | None:
+def look(expected: HostRequirements) -> str | None:
     """Return why this machine cannot take part in a run, and what to do; None if it can."""
     try:
         return (
@@ -117,13 +121,13 @@ def look(expected: Expected) -> str | None:
         return str(error)
 
 
-def _other_versions(expected: Expected) -> str | None:
+def _other_versions(expected: HostRequirements) -> str | None:
     here = _versions(expected.settings, expected.ffmpeg)
     other = [f"{name} {here.get(name)}, not {due}" for name, due in expected.versions.items() if here.get(name) != due]
     return f"has {'; '.join(other)}: outputs would differ; install the same versions there" if other else None
 
 
-def _other_sources(expected: Expected) -> str | None:
+def _other_sources(expected: HostRequirements) -> str | None:
     for path, due in expected.sources:
         found = current_state(path)
         if found is None:
@@ -134,7 +138,7 @@ def _other_sources(expected: Expected) -> str | None:
     return None
 
 
-def _other_destination(expected: Expected) -> str | None:
+def _other_destination(expected: HostRequirements) -> str | None:
     remedy = "give it the same folder there, or a URL that all workers reach"
     try:
         state, probe = storage_of(expected.state), f"probe-{uuid.uuid4().hex}"
@@ -152,7 +156,7 @@ def _other_destination(expected: Expected) -> str | None:
     return f"cannot write to the destination {expected.state}: {why}; let it" if why else None
 
 
-def _no_scratch(expected: Expected) -> str | None:
+def _no_scratch(expected: HostRequirements) -> str | None:
     if not expected.scratch_bytes:
         return None
     place = tempfile.gettempdir()

@@ -16,7 +16,7 @@ from vidprep.formats.processes import Process
 from vidprep.transcode.settings import BACKENDS
 from vidprep.transcode.unit import Job, JobResult
 from vidprep.transcode.workers.child import Child, Interrupted, make, stops_the_run
-from vidprep.transcode.workers.host import Expected
+from vidprep.transcode.workers.host import HostRequirements
 from vidprep.transcode.workers.pool import Pool
 
 # Control groups of version 2 and 1; "max" and -1 mean no limit.
@@ -160,7 +160,7 @@ def workers_of(
     address: str | None,
     jobs: int,
     say: Callable[[str], None],
-    expected: Expected | None = None,
+    expected: HostRequirements | None = None,
     *,
     started: Process | None = None,
 ) -> Pool[Job, JobResult]:

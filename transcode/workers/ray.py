@@ -16,7 +16,7 @@ from vidprep.formats.errors import BackendError
 from vidprep.transcode.unit import TRIES, Job, JobResult
 from vidprep.transcode.workers.cluster import POLL_SECONDS, RESULT_SECONDS, ClusterPool
 from vidprep.transcode.workers.cluster_worker import why_not_here, work
-from vidprep.transcode.workers.host import Expected
+from vidprep.transcode.workers.host import HostRequirements
 
 SHUTDOWN_SECONDS = 15.0
 # Without this, Ray kills this process a minute after it loses the head node.
@@ -28,7 +28,7 @@ class RayPool(ClusterPool):
     choose among several.
     """
 
-    def __init__(self, address: str, say: Callable[[str], None], expected: Expected) -> None:
+    def __init__(self, address: str, say: Callable[[str], None], expected: HostRequirements) -> None:
         """Connect to a cluster.
 
         Args:
@@ -53,7 +53,7 @@ class RayPool(ClusterPool):
         nodes = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
         return {node: cpus for node, cpus in nodes.items() if cpus}
 
-    def check(self, host: str, expected: Expected) -> Any:
+    def check(self, host: str, expected: HostRequirements) -> Any:
         return self._check.options(scheduling_strategy=_only(host)).remote(expected)
 
     def submit(self, tasks: list[list[Job]], hosts: dict[str, int]) -> list[tuple[Any, frozenset[str]]]:

@@ -32,7 +32,7 @@ SCAN, SCAN_END = re.compile(rb"\xff\xda"), re.compile(rb"\xff[^\x00\xd0-\xd7\xff
 PICTURE_END, PICTURE_BEGIN = b"\xff\xd9", b"\xff\xd8"
 
 
-class _Seen(NamedTuple):
+class _PacketZeros(NamedTuple):
     """A packet's data, and its runs of zeros between sector boundaries."""
 
     data: bytes
@@ -57,7 +57,7 @@ class Holes:
         self._may_be_black = self._is_raw and not {codec, pixel_format} & NEVER_BLACK
         self._pattern = RAW_RUN if self._is_raw else RUN if codec in CODED else None
         self._before: bytes | None = None
-        self._last: _Seen | None = None
+        self._last: _PacketZeros | None = None
         self._num_found = 0
 
     def see(self, packet: Packet, data: bytes) -> None:  # type: ignore[type-arg]
@@ -71,7 +71,7 @@ class Holes:
         if self._last is not None:
             self._num_found += self._is_holed(data)
             self._before = self._last.data
-        self._last = _Seen(data, runs)
+        self._last = _PacketZeros(data, runs)
 
     def found(self) -> list[str]:
         """Return a line with the number of packets with holes; nothing without any."""

@@ -16,7 +16,7 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import count_of
-from vidprep.formats.video.shown_frames import Shown, has_zeros_outside_padding
+from vidprep.formats.video.shown_frames import PacketInfo, has_zeros_outside_padding
 
 KEPT_LOG_LINES = 3
 LogLine = tuple[int, str, str]
@@ -166,7 +166,7 @@ class DamageLog:
         if codec in MAY_END_IN_ZEROS and has_start_codes and data.startswith(START_CODES):
             self._impossible_packets += any(zeros in data for zeros in ZEROS_AND_MORE) and bool(NO_PAYLOAD.search(data))
 
-    def record_decoded(self, packet: Packet, shown: Shown) -> None:  # type: ignore[type-arg]
+    def record_decoded(self, packet: Packet, shown: PacketInfo) -> None:  # type: ignore[type-arg]
         """Record a packet that is sent to the decoder. Packets that are skipped on the way to a cut are not recorded."""
         if packet.is_discard:
             return

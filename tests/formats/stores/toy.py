@@ -11,10 +11,10 @@ from vidprep.formats.manifest.table import label_columns
 from vidprep.formats.storage.local import replacing
 from vidprep.formats.stores.base import FrameStore, VideoFacts
 from vidprep.formats.stores.indexed import decode_rows, scaled_size
-from vidprep.formats.stores.shards import Layout
+from vidprep.formats.stores.shards import StoreLayout
 
 
-class ToyLayout(Layout):
+class ToyLayout(StoreLayout):
     name, suffix, index_files = "toy", ".toy", ("toy.json",)
 
     def serialize(self, row, frames):

@@ -34,7 +34,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return made
 
 
-def told_of(path: Path, data: bytes | bytearray) -> str:
+def properties_of(path: Path, data: bytes | bytearray) -> str:
     changed = path.with_stem("changed")
     changed.write_bytes(data)
     reading = read(changed)
@@ -68,13 +68,13 @@ def test_packets_that_a_transport_stream_lost(make: Callable[..., Path], codec: 
     data, begins = path.read_bytes(), places(path)
     single = [at for at, after in zip(begins, begins[1:], strict=False) if after - at == TS_PACKET]
     for at in single[:3]:
-        assert "packets are missing" in told_of(path, data[:at] + data[at + TS_PACKET :])
+        assert "packets are missing" in properties_of(path, data[:at] + data[at + TS_PACKET :])
     sync = bytearray(data)
     sync[begins[20]] ^= 1
-    assert "do not begin where they should" in told_of(path, sync)
+    assert "do not begin where they should" in properties_of(path, sync)
     start = bytearray(data)
     start[data.index(b"\0\0\1\xe0", begins[20]) + 1] ^= 4
-    assert "do not begin a frame" in told_of(path, start)
+    assert "do not begin a frame" in properties_of(path, start)
 
 
 def test_joined_segments_are_whole(make: Callable[..., Path], tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_tail_of_zeros(make: Callable[..., Path], name: str, codec: str) -> No
     data = path.read_bytes()
     for part in (0.3, 0.6, 0.9):
         have = int(len(data) * part)
-        assert "are zeros" in told_of(path, data[:have] + bytes(len(data) - have))
+        assert "are zeros" in properties_of(path, data[:have] + bytes(len(data) - have))
 
 
 def test_a_start_code_that_was_overwritten(make: Callable[..., Path]) -> None:
@@ -115,7 +115,7 @@ def test_a_start_code_that_was_overwritten(make: Callable[..., Path]) -> None:
     data = path.read_bytes()
     starts = [at for at in range(len(data)) if data[at : at + 4] == b"\0\0\1\x01"]
     for at in starts[:3]:
-        assert "bytes that no encoder writes" in told_of(path, data[:at] + bytes(8) + data[at + 8 :])
+        assert "bytes that no encoder writes" in properties_of(path, data[:at] + bytes(8) + data[at + 8 :])
 
 
 @pytest.mark.parametrize("name", ["a.webm", "a.mkv"])
@@ -123,22 +123,24 @@ def test_elements_of_matroska_that_are_none(make: Callable[..., Path], name: str
     path = make(name, *(("-c:v", "libvpx") if name == "a.webm" else ("-c:v", "libx264")))
     data = path.read_bytes()
     cluster = data.rfind(b"\x1f\x43\xb6\x75")
-    assert "is none that Matroska knows" in told_of(path, data[:cluster] + b"\x1f\x43\xb6\x74" + data[cluster + 4 :])
+    assert "is none that Matroska knows" in properties_of(
+        path, data[:cluster] + b"\x1f\x43\xb6\x74" + data[cluster + 4 :]
+    )
     block = data.index(b"\xa3", data.index(b"\x1f\x43\xb6\x75") + 5)
-    assert told_of(path, data[:block] + b"\xec" + data[block + 1 :]) != "nothing"
+    assert properties_of(path, data[:block] + b"\xec" + data[block + 1 :]) != "nothing"
 
 
 def test_boxes_of_fragments(make: Callable[..., Path]) -> None:
     path = make("a.mp4", "-c:v", "libx264", "-movflags", "frag_keyframe+empty_moov")
     data = path.read_bytes()
     at = data.rindex(b"trun")
-    assert "which is not a box" in told_of(path, data[:at] + b"none" + data[at + 4 :])
+    assert "which is not a box" in properties_of(path, data[:at] + b"none" + data[at + 4 :])
     later = bytearray(data)
     later[data.index(b"tfdt", data.index(b"tfdt") + 4) + 13] ^= 8
-    assert "earlier than the fragment before" in told_of(path, later)
+    assert "earlier than the fragment before" in properties_of(path, later)
     fewer = bytearray(data)
     fewer[data.rindex(b"trun") + 11] ^= 4
-    assert "a trun box that claims" in told_of(path, fewer)
+    assert "a trun box that claims" in properties_of(path, fewer)
 
 
 CASES = {

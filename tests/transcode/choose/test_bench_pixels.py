@@ -15,9 +15,9 @@ import pytest
 from tests.helpers import command, environment, no_processes_left
 from tests.transcode.choose.benching import CONSECUTIVE, SINGLE, place_of, rows_of, run
 from vidprep.transcode.check import other_readers as loaders
-from vidprep.transcode.choose.bench.agree import Question, Verdict, agrees
+from vidprep.transcode.choose.bench.agree import PictureRequest, Verdict, agrees
 from vidprep.transcode.choose.bench.places import Access
-from vidprep.transcode.choose.bench.train import Trained, Training, Tried, advised, train
+from vidprep.transcode.choose.bench.train import Training, TrainingPoint, TrainingTimes, advised, train
 
 pytestmark = pytest.mark.xdist_group("bench")  # what its fixtures make is made once
 
@@ -44,7 +44,7 @@ CRASHING_DECORD = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
 
 def answer(path: Path, loader: str, *accesses: Access) -> Verdict:
     place = place_of(path)
-    return agrees(Question(place, loader, "vidprep", accesses or (CONSECUTIVE, SINGLE), 0), lambda: None)
+    return agrees(PictureRequest(place, loader, "vidprep", accesses or (CONSECUTIVE, SINGLE), 0), lambda: None)
 
 
 def test_honest_loaders_agree(stores):
@@ -217,15 +217,21 @@ def test_a_training_loop_over_the_loader(stores):
 
 
 def test_overhead_and_stragglers_follow_from_the_series():
-    found = Trained([0.010] * 8 + [0.040, 0.030], 0.010, 0.5, 1.0, 1, "1x1")
+    found = TrainingTimes([0.010] * 8 + [0.040, 0.030], 0.010, 0.5, 1.0, 1, "1x1")
     assert found.overhead_seconds == pytest.approx(0.005)
     assert found.of_synthetic == pytest.approx(10 / 15)
     assert found.stragglers == [8]  # exactly three times the median is none
 
 
 def test_the_advice_is_the_least_that_is_good_enough():
-    tried = [Tried(1, 8, 50.0), Tried(2, 4, 90.0), Tried(2, 8, 96.0), Tried(2, 16, 100.0), Tried(4, 4, 99.0)]
-    assert advised(tried) == Tried(2, 8, 96.0)
+    tried = [
+        TrainingPoint(1, 8, 50.0),
+        TrainingPoint(2, 4, 90.0),
+        TrainingPoint(2, 8, 96.0),
+        TrainingPoint(2, 16, 100.0),
+        TrainingPoint(4, 4, 99.0),
+    ]
+    assert advised(tried) == TrainingPoint(2, 8, 96.0)
 
 
 def test_ctrl_c_ends_it_and_leaves_neither_process_nor_file(stores, tmp_path):

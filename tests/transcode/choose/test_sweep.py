@@ -282,7 +282,7 @@ def test_what_tune_recommends_holds_and_nothing_shown_beats_another(sources, tmp
     lines = ran.out.splitlines()
     table = [
         line.rsplit(maxsplit=7)
-        for line in lines[1 : next(n for n, line in enumerate(lines) if line.startswith("Measured"))]
+        for line in lines[1 : next(n for n, line in enumerate(lines) if line.startswith("Measurements"))]
     ]
     assert table
     points = [(float(row[2].replace(",", "")), float(row[5])) for row in table]

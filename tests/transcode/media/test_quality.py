@@ -18,7 +18,7 @@ from vidprep.formats.model import Colour, FrameSize, OutputFormat
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.metrics import FrameScore, FrameScorer, QualitySums, psnr_db
-from vidprep.transcode.media.verify import Measured, Verifier, check_decoder, check_file, frame_checksum, peak_of
+from vidprep.transcode.media.verify import Measurements, Verifier, check_decoder, check_file, frame_checksum, peak_of
 
 SIZE = FrameSize(96, 64)
 COUNT = 24
@@ -68,7 +68,7 @@ def encode(path: Path, codec: str, gop: int = 5, seed: int = 0, count: int = COU
     return Encoded(path, codec, extradata, kept)
 
 
-def verify(made: Encoded, frames: Any = None, packets: Any = None, *, gop: int = 5, every: int = 1) -> Measured:
+def verify(made: Encoded, frames: Any = None, packets: Any = None, *, gop: int = 5, every: int = 1) -> Measurements:
     """frames: (picture, PTS) that are said to have gone in."""
     verifier = Verifier(OUTPUT, made.codec, check_decoder(made.codec, made.extradata), gop=gop, every=every)
     for frame, pts in frames if frames is not None else [(picture(n), n) for n in range(COUNT)]:

@@ -20,7 +20,7 @@ from rich.console import Console
 from tests import points
 from tests.helpers import KILL_ALL, command, environment, fault, make_clip, make_clips, manifest, transcode
 from vidprep.formats.storage.local import memory_bytes
-from vidprep.transcode.pages.live import Seen, _view, bars
+from vidprep.transcode.pages.live import MonitorState, _view, bars
 from vidprep.transcode.run.events import RunView
 
 HOSTILE = "[red]x[/red]\x1b[2J\n<b>"
@@ -109,7 +109,7 @@ def test_a_killed_run_can_be_followed_into_the_next(sources, tmp_path):
     with events.open("ab") as file:
         file.write(b"\n")
     assert transcode(sources, tmp_path / "made", "--events", events).code == 1
-    seen = Seen()
+    seen = MonitorState()
     seen.take(events.read_bytes().splitlines())
     runs = seen.runs
     first, second = runs.values()
@@ -324,7 +324,7 @@ def test_no_line_ends_the_monitor_or_reaches_the_terminal(number):
         for value in WRONG_VALUES:
             lines = [{"time": float(at), **told} for at, told in enumerate(EVENTS)]
             lines.append(lines[number] | {field: value})
-            seen, shown = Seen(), io.StringIO()
+            seen, shown = MonitorState(), io.StringIO()
             seen.take([*(json.dumps(line).encode() for line in lines), b"[" * 100_000, b"\xff", b"null", b'"loader"'])
             Console(file=shown, force_terminal=True, width=200).print(
                 _view(list(seen.runs.values()), list(seen.loaders.values()))

@@ -36,7 +36,7 @@ from tests.sampling import in_turn
 from vidprep.formats import open_store
 from vidprep.formats.manifest.table import read_manifest
 from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.workers.host import Expected
+from vidprep.transcode.workers.host import HostRequirements
 
 pytest.importorskip("distributed", reason="pip install '.[dask]'")
 
@@ -384,7 +384,7 @@ def test_a_mixed_manifest_has_rows_for_sources_alone(tmp_path):
 def test_a_result_that_is_lost_while_it_is_fetched_is_no_traceback(tmp_path, monkeypatch, caplog):
     """Its only copy goes with its worker, and nobody is there to make it again."""
     monkeypatch.setattr(dask_workers, "RESULT_SECONDS", 3.0)
-    expected = Expected(RunSettings(), "ffmpeg", {}, (), str(tmp_path), "token", 0)
+    expected = HostRequirements(RunSettings(), "ffmpeg", {}, (), str(tmp_path), "token", 0)
     with dask(tmp_path, workers=1) as (address, (pid,)), DaskPool(address, print, expected) as workers:
         (host,) = workers.hosts()
         future = workers.check(host, expected)

@@ -18,7 +18,7 @@ import numpy as np
 
 from vidprep.formats import open_store
 from vidprep.formats.stores import VideoFiles, VideoStore
-from vidprep.transcode.check import Picture
+from vidprep.transcode.check import RgbArray
 from vidprep.transcode.choose.bench.measure import OwnReader, Reader, Ready, reader_of
 from vidprep.transcode.choose.bench.places import ONLY_IN_ORDER, OURS, Access, Place, Video
 
@@ -27,7 +27,7 @@ NEIGHBOURS = (-3, -2, -1, 1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PictureRequest:
     """Pictures to compare.
 
     Attributes:
@@ -56,14 +56,14 @@ class Verdict:
     compared: int
 
 
-def agrees(question: Question, _ready: Ready) -> Verdict:
+def agrees(question: PictureRequest, _ready: Ready) -> Verdict:
     """Compare a loader on every video, up to the first fault. Raises what the loader raises."""
     place = question.place
     reader, reference = reader_of(place, question.loader), _reference(question)
     rng, lowest, compared = random.Random(question.seed), math.inf, 0
     for video in place.videos:
         asked = _asked(video, question.accesses, rng)
-        truth = _Truth(reference, video, asked)
+        truth = _TrueFrames(reference, video, asked)
         for number, picture in _pictures(reader, question, video, asked):
             fault, db = truth.judge(number, picture)
             lowest, compared = min(lowest, db), compared + 1
@@ -72,7 +72,7 @@ def agrees(question: Question, _ready: Ready) -> Verdict:
     return Verdict(None, lowest, compared)
 
 
-def _reference(question: Question) -> Reader:
+def _reference(question: PictureRequest) -> Reader:
     """Return the reader to compare with.
 
     Others use libjpeg's fast DCT and upsampling (GulpIO2) or libswscale's fast conversion (loaders of videos), which
@@ -102,8 +102,8 @@ def _asked(video: Video, accesses: tuple[Access, ...], rng: random.Random) -> li
 
 
 def _pictures(
-    reader: Reader, question: Question, video: Video, asked: list[range]
-) -> Iterator[tuple[int, Picture | None]]:
+    reader: Reader, question: PictureRequest, video: Video, asked: list[range]
+) -> Iterator[tuple[int, RgbArray | None]]:
     """Yield pictures by number; None for missing and for additional ones."""
     in_order_only = question.loader in ONLY_IN_ORDER
     if not in_order_only:
@@ -121,23 +121,23 @@ def _pictures(
             yield count, None
 
 
-class _Truth:
+class _TrueFrames:
     """The requested frames and their neighbours."""
 
     def __init__(self, reference: Reader, video: Video, asked: list[range]) -> None:
         self._reference, self._video = reference, video
-        self._frames: dict[int, Picture] = {}
+        self._frames: dict[int, RgbArray] = {}
         # A few ranges instead of many frames: videos without keyframes are decoded once for each.
         for numbers in asked:
             around = range(max(0, numbers.start - 1), min(video.num_frames, numbers.stop + 1))
             self._frames |= zip(around, reference.read(video.id, around), strict=True)
 
-    def _frame(self, number: int) -> Picture:
+    def _frame(self, number: int) -> RgbArray:
         if number not in self._frames:
             self._frames[number] = self._reference.read(self._video.id, range(number, number + 1))[0]
         return self._frames[number]
 
-    def judge(self, number: int, picture: Picture | None) -> tuple[str | None, float]:
+    def judge(self, number: int, picture: RgbArray | None) -> tuple[str | None, float]:
         """Return what is wrong with a picture that should be this frame, and its PSNR."""
         named, count = f"frame {number} of {self._video.id}", self._video.num_frames
         if picture is None:
@@ -154,7 +154,7 @@ class _Truth:
             return None, db
         return f"{named} is {db:.1f} dB from the reference{self._looks_like(number, picture)}", db
 
-    def _looks_like(self, number: int, picture: Picture) -> str:
+    def _looks_like(self, number: int, picture: RgbArray) -> str:
         others = [number + step for step in NEIGHBOURS if 0 <= number + step < self._video.num_frames]
         scored = [(_psnr_db(picture, self._frame(other)), other) for other in others]
         best = max(scored, default=(0.0, 0))
@@ -165,7 +165,7 @@ class _Truth:
         return ""
 
 
-def _psnr_db(one: Picture, other: Picture) -> float:
+def _psnr_db(one: RgbArray, other: RgbArray) -> float:
     """Return the PSNR over three channels; inf if equal."""
     difference = one.astype(np.int32) - other
     error = float(np.mean(difference * difference))

@@ -19,7 +19,7 @@ import numpy as np
 
 from vidprep.formats.errors import MissingError, SettingsError, StoreError, VidprepError
 from vidprep.formats.option import Option
-from vidprep.transcode.choose.bench.agree import Question, agrees
+from vidprep.transcode.choose.bench.agree import PictureRequest, agrees
 from vidprep.transcode.choose.bench.measure import (
     BenchCell,
     CellMeasures,
@@ -44,7 +44,7 @@ from vidprep.transcode.choose.bench.places import (
 
 COLD, WARM = "cold", "warm"
 SURVEY_SECONDS, AGREE_SECONDS, ROUND_SECONDS = 1800.0, 1800.0, 1800.0
-Row = dict[str, Any]
+BenchRow = dict[str, Any]
 Say = Callable[[str], object]
 
 
@@ -168,7 +168,7 @@ def _survey(what: tuple[Place, list[str]], _ready: Ready) -> tuple[Place, dict[s
     return surveyed(*what)
 
 
-def bench(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator[Row]:
+def bench(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator[BenchRow]:
     """Yield a row for each cell as it is measured, and one for each rejected loader. `say` receives what comes next."""
     for place in places:
         files = sorted({file for video in place.videos for file in video.files})
@@ -208,13 +208,13 @@ def _fault(place: Place, name: str, accesses: tuple[Access, ...], seed: int) -> 
     """Return what is wrong with a loader's pictures, or None; and the lowest PSNR of the compared ones."""
     reference = next(each for each in readers_of(place.kind) if each in place.loaders)
     try:
-        [answer] = run_together(agrees, [Question(place, name, reference, accesses, seed)], AGREE_SECONDS)
+        [answer] = run_together(agrees, [PictureRequest(place, name, reference, accesses, seed)], AGREE_SECONDS)
     except VidprepError as error:
         return error.message, None
     return answer.fault, answer.lowest_db
 
 
-def _about(place: Place, name: str) -> Row:
+def _about(place: Place, name: str) -> BenchRow:
     return {
         "store": str(place.path),
         "kind": place.kind,
@@ -226,7 +226,7 @@ def _about(place: Place, name: str) -> Row:
     }
 
 
-def _measured(place: Place, name: str, access: Access, cache: str, workers: int, options: BenchOptions) -> Row:
+def _measured(place: Place, name: str, access: Access, cache: str, workers: int, options: BenchOptions) -> BenchRow:
     cells = [
         BenchCell(place, name, access, cache == COLD, worker, workers, options.seconds, options.seed)
         for worker in range(workers)
@@ -237,7 +237,7 @@ def _measured(place: Place, name: str, access: Access, cache: str, workers: int,
         return {"refused": error.message}
 
 
-def summary(measured: Sequence[CellMeasures]) -> Row:
+def summary(measured: Sequence[CellMeasures]) -> BenchRow:
     """Return a row for a cell: rates and memory are summed over workers, times are of all sequences."""
     times = np.concatenate([each.sequence_seconds for each in measured]) * 1e3
     frames = sum(each.frames for each in measured)
@@ -263,14 +263,14 @@ def summary(measured: Sequence[CellMeasures]) -> Row:
     }
 
 
-def add_speed_ups(rows: Sequence[Row]) -> None:
+def add_speed_ups(rows: Sequence[BenchRow]) -> None:
     """Set `speed_up` of each row: its frames per second relative to the same loader on raw files, with the same access,
     cache and workers.
 
     It is None without raw files, or if the loader was rejected there.
     """
 
-    def key(row: Row) -> tuple[Any, ...]:
+    def key(row: BenchRow) -> tuple[Any, ...]:
         return row["loader"], row.get("access"), row.get("cache"), row.get("workers")
 
     raw: dict[tuple[Any, ...], float] = {}

@@ -25,7 +25,7 @@ from vidprep.formats.errors import CrashedError, DeadlineError, ReadError, Store
 from vidprep.formats.processes import Answer, DiedError, Process, parent_channel
 from vidprep.formats.storage import cpu_seconds, open_descriptor, open_regular
 from vidprep.formats.stores import FrameStore, Handles
-from vidprep.transcode.check import LOADERS, STREAM_LOADERS, Loader, Picture, StreamLoader
+from vidprep.transcode.check import LOADERS, STREAM_LOADERS, Loader, RgbArray, StreamLoader
 from vidprep.transcode.choose.bench.places import OURS, Access, Place, Request, packets_needed, rounds
 
 WHOLE_FRAMES = 32
@@ -41,11 +41,11 @@ class Reader(ABC):
     tells_bytes = True
 
     @abstractmethod
-    def read(self, id_: str, numbers: range) -> Picture:
+    def read(self, id_: str, numbers: range) -> RgbArray:
         """Return (T, H, W, 3)."""
 
     @abstractmethod
-    def whole(self, id_: str) -> Iterator[Picture]:
+    def whole(self, id_: str) -> Iterator[RgbArray]:
         """Yield all frames in order, (H, W, 3) each."""
 
 
@@ -55,10 +55,10 @@ class OwnReader(Reader):
     def __init__(self, store: FrameStore) -> None:
         self._store = store
 
-    def read(self, id_: str, numbers: range) -> Picture:
+    def read(self, id_: str, numbers: range) -> RgbArray:
         return self._store[id_].frames(numbers)
 
-    def whole(self, id_: str) -> Iterator[Picture]:
+    def whole(self, id_: str) -> Iterator[RgbArray]:
         """Yield whole GOPs, so that nothing is decoded twice and a long video need not fit into memory."""
         video = self._store[id_]
         ends = [*(video.keyframes or range(len(video))), len(video)]
@@ -81,13 +81,13 @@ class FileReader(Reader):
     def _open(self, id_: str) -> StreamLoader:
         return self._loader(self._files[id_])
 
-    def read(self, id_: str, numbers: range) -> Picture:
+    def read(self, id_: str, numbers: range) -> RgbArray:
         loader = self._opened[id_]
         assert isinstance(loader, Loader)
         pictures = loader.several(list(numbers))
         return np.ascontiguousarray(pictures) if isinstance(pictures, np.ndarray) else np.stack(pictures)
 
-    def whole(self, id_: str) -> Iterator[Picture]:
+    def whole(self, id_: str) -> Iterator[RgbArray]:
         return map(np.ascontiguousarray, self._opened[id_].in_order())
 
 
@@ -100,11 +100,11 @@ class GulpReader(Reader):
         self._directory: Any = GulpDirectory(str(place.path))
         self._lengths = {video.id: video.num_frames for video in place.videos}
 
-    def read(self, id_: str, numbers: range) -> Picture:
+    def read(self, id_: str, numbers: range) -> RgbArray:
         pictures, _ = self._directory[id_, slice(numbers.start, numbers.stop, numbers.step)]
         return np.stack(pictures)
 
-    def whole(self, id_: str) -> Iterator[Picture]:
+    def whole(self, id_: str) -> Iterator[RgbArray]:
         return iter(self.read(id_, range(self._lengths[id_])))
 
 
@@ -119,10 +119,10 @@ class WebdatasetReader(Reader):
         self._decode: Any = webdataset.autodecode.Decoder([webdataset.autodecode.imagehandler("rgb8")])
         self._count = len(place.ids)
 
-    def read(self, id_: str, _numbers: range) -> Picture:
+    def read(self, id_: str, _numbers: range) -> RgbArray:
         raise StoreError(f"webdataset reads in order only; {id_} was asked for out of it")
 
-    def whole(self, id_: str) -> Iterator[Picture]:
+    def whole(self, id_: str) -> Iterator[RgbArray]:
         for _ in range(self._count + 1):
             sample = next(self._samples)
             about = json.loads(sample.get("json", "{}"))
@@ -135,25 +135,25 @@ class WebdatasetReader(Reader):
 class PictureReader(Reader):
     """Reads one file per frame."""
 
-    def __init__(self, place: Place, open_one: Callable[[str], Picture]) -> None:
+    def __init__(self, place: Place, open_one: Callable[[str], RgbArray]) -> None:
         self._files = {video.id: video.files for video in place.videos}
         self._open_one = open_one
 
-    def read(self, id_: str, numbers: range) -> Picture:
+    def read(self, id_: str, numbers: range) -> RgbArray:
         return np.stack([self._open_one(self._files[id_][number]) for number in numbers])
 
-    def whole(self, id_: str) -> Iterator[Picture]:
+    def whole(self, id_: str) -> Iterator[RgbArray]:
         return map(self._open_one, self._files[id_])
 
 
-def _by_pillow(path: str) -> Picture:
+def _by_pillow(path: str) -> RgbArray:
     from PIL import Image
 
     with Image.open(path) as picture:
         return np.asarray(picture.convert("RGB"))
 
 
-def _by_opencv(path: str) -> Picture:
+def _by_opencv(path: str) -> RgbArray:
     import cv2
 
     picture = cv2.imread(path, cv2.IMREAD_COLOR)

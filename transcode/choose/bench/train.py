@@ -24,7 +24,7 @@ import numpy as np
 from vidprep.formats.errors import VidprepError
 from vidprep.formats.storage import cpu_seconds, memory_bytes
 from vidprep.formats.training import GIBIBYTE, PrefetchLoader, VideoDataset
-from vidprep.transcode.choose.bench.bench import BenchOptions, Row, Say, bench
+from vidprep.transcode.choose.bench.bench import BenchOptions, BenchRow, Say, bench
 from vidprep.transcode.choose.bench.measure import Ready, run_together
 from vidprep.transcode.choose.bench.places import Place
 from vidprep.transcode.workers import default_jobs
@@ -68,7 +68,7 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainingTimes:
     """Measurements of a simulated training run.
 
     Attributes:
@@ -113,7 +113,7 @@ def simulated() -> list[str]:
     return [name for name in SIMULATED if name != TORCH or importlib.util.find_spec("torch") is not None]
 
 
-def train(training: Training, _ready: Ready) -> Trained:
+def train(training: Training, _ready: Ready) -> TrainingTimes:
     """Run a simulated training. Raises SettingsError if the store has no sequence of that length, and StoreError."""
     dataset = _dataset(training)
     peak, over = [0], threading.Event()
@@ -139,7 +139,7 @@ def train(training: Training, _ready: Ready) -> Trained:
         watch.join()
     synthetic = statistics.median(_pause(training.step_seconds) for _ in range(SYNTHETIC_BATCHES))
     height, width = batch.shape[2:4]
-    return Trained(taken, synthetic, first, cpu, peak[0], f"{width}x{height}")
+    return TrainingTimes(taken, synthetic, first, cpu, peak[0], f"{width}x{height}")
 
 
 def _dataset(training: Training) -> VideoDataset:
@@ -209,7 +209,7 @@ def _watch_memory(peak: list[int], over: threading.Event) -> None:
 
 def simulations(
     places: Sequence[Place], options: BenchOptions, step_seconds: float, batch_size: int, say: Say
-) -> Iterator[Row]:
+) -> Iterator[BenchRow]:
     """Yield a row for each store with videos, each loader and each number of workers. `failed` says why a row has no
     figures.
     """
@@ -232,7 +232,7 @@ def simulations(
                 yield about | _trained(training)
 
 
-def _trained(training: Training) -> Row:
+def _trained(training: Training) -> BenchRow:
     try:
         [trained] = run_together(train, [training], TRAIN_SECONDS + training.seconds)
     except VidprepError as error:
@@ -252,7 +252,7 @@ def _trained(training: Training) -> Row:
     }
 
 
-def advice(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator[Row]:
+def advice(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator[BenchRow]:
     """Yield rows with PrefetchLoader's rates for several workers and batch sizes, for each store; the best is marked
     `advised`.
     """
@@ -267,13 +267,13 @@ def advice(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator
             failed = found.get("failed")
             if failed is not None:
                 break
-            tried.append(Tried(workers, size, found["sequences_per_second"]))
+            tried.append(TrainingPoint(workers, size, found["sequences_per_second"]))
         about = {"store": str(place.path), "holds": place.holds, "failed": failed}
         yield about | ({} if failed else {"advised": asdict(advised(tried)), "tried": [asdict(each) for each in tried]})
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TrainingPoint:
     """One point of the search: sequences per second of the loader alone."""
 
     workers: int
@@ -281,7 +281,7 @@ class Tried:
     sequences_per_second: float
 
 
-def advised(tried: Sequence[Tried]) -> Tried:
+def advised(tried: Sequence[TrainingPoint]) -> TrainingPoint:
     """Return the fewest workers, and then the smallest batch size, with GOOD_ENOUGH of the best rate."""
     best = max(each.sequences_per_second for each in tried)
     enough = (each for each in tried if each.sequences_per_second >= GOOD_ENOUGH * best)
@@ -290,7 +290,7 @@ def advised(tried: Sequence[Tried]) -> Tried:
 
 def results(
     places: Sequence[Place], options: BenchOptions, step_ms: float | None, batch_size: int, advise: bool, say: Say
-) -> Iterator[tuple[str, Row]]:
+) -> Iterator[tuple[str, BenchRow]]:
     """Yield rows as they are measured, each with its kind: cell, training, advice."""
     for row in bench(places, options, say):
         yield "cell", row
