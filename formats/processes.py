@@ -303,7 +303,7 @@ def parent_channel() -> Channel:
     return _parent
 
 
-def worked() -> None:
+def on_progress() -> None:
     """Count one step of the running call, which extends its deadline."""
     _numbers[WORK] += 1
 

@@ -28,7 +28,7 @@ from .row import (
     removed as removed,
     shown as shown,
     unescaped_label as unescaped_label,
-    what_does_not_fit as what_does_not_fit,
+    unfit_value as unfit_value,
 )
 from .table import (
     CLASSES_NAME as CLASSES_NAME,

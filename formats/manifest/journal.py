@@ -39,7 +39,7 @@ class SentRows:
         self._number = self._sent = self._whole = 0  # bytes that are there, and those in segments that are full
 
     @contextmanager
-    def kept_up(self, check_held: Callable[[], object]) -> Iterator[None]:
+    def sending(self, check_held: Callable[[], object]) -> Iterator[None]:
         """Send rows during the block, and the remaining ones at its end.
 
         Args:

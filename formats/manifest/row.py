@@ -363,7 +363,7 @@ def removed(row: ManifestRow, run: int) -> ManifestRow:
     return ManifestRow(row.id, row.file_name, row.source, status=REMOVED, run=run)
 
 
-def what_does_not_fit(row: ManifestRow) -> str | None:
+def unfit_value(row: ManifestRow) -> str | None:
     """Return a message about the value that its column cannot hold; None if all fit."""
     for name, fits in _CHECKS.items():
         value = getattr(row, name)
@@ -388,7 +388,7 @@ def _words(name: str) -> str:
 
 def checked(row: ManifestRow) -> ManifestRow:
     """Return the row if its columns can hold it; else a failed row that names the invalid value."""
-    fault = what_does_not_fit(row)
+    fault = unfit_value(row)
     return row if fault is None else unwritable(row, fault)
 
 
@@ -437,7 +437,7 @@ def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
         known[name] = list(known.get(name) or ())
     _check_identity(known)
     row = ManifestRow(**known)
-    if (fault := what_does_not_fit(row)) is not None:
+    if (fault := unfit_value(row)) is not None:
         raise ValueError(fault)
     return row
 

@@ -134,7 +134,7 @@ def without_password(url: str) -> str:
     return USER_INFO.sub("…@", url)
 
 
-def names_no_place(url: str) -> bool:
+def lacks_bucket(url: str) -> bool:
     """Return whether a URL of an object store has no bucket."""
     protocol, _, rest = url.partition("://")
     return protocol in OBJECT_STORES and protocol != "memory" and not rest.partition("/")[0]

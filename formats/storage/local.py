@@ -89,7 +89,7 @@ def refuse_links(folder: Path, enter: Callable[[str], bool] = lambda _name: True
             continue
 
 
-def link_on_the_way(root: Path, name: str) -> str | None:
+def first_link(root: Path, name: str) -> str | None:
     """Return the first link on the path from root to a file, including the file; None without one."""
     path = str(root)
     for step in name.split("/"):

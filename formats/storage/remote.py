@@ -27,7 +27,7 @@ from vidprep.formats.errors import (
     StorageError,
 )
 from vidprep.formats.model import SourceState
-from vidprep.formats.storage.base import OBJECT_STORES, Storage, check_no_password, is_url, names_no_place, normalized
+from vidprep.formats.storage.base import OBJECT_STORES, Storage, check_no_password, is_url, lacks_bucket, normalized
 from vidprep.formats.storage.local import LocalStorage, is_disk_full
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ class ObjectStorage:
         protocol = url.partition("://")[0]
         if "::" in url:
             raise SettingsError(f"{url}: chained URLs are not supported; give one location")
-        if names_no_place(url):
+        if lacks_bucket(url):
             raise SettingsError(f"{url}: names no bucket; give {protocol}://bucket/folder")
         try:
             import fsspec

@@ -35,7 +35,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-def weak(method: Callable[[Key], Value]) -> Callable[[Key], Value]:
+def weak_method(method: Callable[[Key], Value]) -> Callable[[Key], Value]:
     """Return a bound method that does not keep its object alive.
 
     An object with a reference to its own method is a cycle: its files would stay open until the garbage collector runs.
@@ -50,9 +50,9 @@ def weak(method: Callable[[Key], Value]) -> Callable[[Key], Value]:
     return call
 
 
-def kept(method: Callable[[Key], Value], count: int) -> Callable[[Key], Value]:
+def cached_method(method: Callable[[Key], Value], count: int) -> Callable[[Key], Value]:
     """Return a thread-safe cache of a method with one argument, for the `count` most recent arguments."""
-    return lru_cache(maxsize=count)(weak(method))
+    return lru_cache(maxsize=count)(weak_method(method))
 
 
 class ArrowStream(Protocol):

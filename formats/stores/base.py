@@ -46,7 +46,7 @@ from vidprep.formats.manifest import (
     with_columns,
 )
 from vidprep.formats.model import SourceMap as SourceMap, VideoFacts as VideoFacts
-from vidprep.formats.storage import open_descriptor, weak
+from vidprep.formats.storage import open_descriptor, weak_method
 
 LABELS_KEY = "vidprep_labels"
 FACTS = frozenset(["id", "frame_rate", "num_frames", "width", "height", "gop", "pts", "time_base"])
@@ -483,7 +483,7 @@ class Handles(Generic[Handle]):
     """
 
     def __init__(self, open_one: Callable[[str], Handle], close_one: Callable[[Handle], None]) -> None:
-        self._open, self._close = weak(open_one), close_one
+        self._open, self._close = weak_method(open_one), close_one
         self._mine = threading.local()
 
     def __getitem__(self, name: str) -> Handle:

@@ -23,7 +23,7 @@ import simplejpeg
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import Labels, ManifestRow, is_text, label_columns, manifest_paths, read_rows, shown
-from vidprep.formats.storage import exact_ratio, kept, read_json, replacing
+from vidprep.formats.storage import cached_method, exact_ratio, read_json, replacing
 from vidprep.formats.stores.base import (
     Frames,
     FrameStore,
@@ -140,7 +140,7 @@ class GulpStore(FrameStore):
         self._labels = label_columns(self.path) if manifest_paths(self.path) else None
         self._sources = ManifestSources(self.path)
         self._files = Handles(self._open_shard, ShardFile.close)
-        self._first_size = kept(self._size_of_first, 100_000)
+        self._first_size = cached_method(self._size_of_first, 100_000)
 
     def __getstate__(self) -> dict[str, Any]:
         return {

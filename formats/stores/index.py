@@ -32,7 +32,15 @@ import pyarrow.parquet as pq
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import COLUMN_NAMES, LABELS, Labels, joined, labels_in, unescaped_label
 from vidprep.formats.model import SourceMap
-from vidprep.formats.storage import PICTURE_SIDE_MAX, arrow_file, as_parquet, kept, partial_of, read_json, replacing
+from vidprep.formats.storage import (
+    PICTURE_SIDE_MAX,
+    arrow_file,
+    as_parquet,
+    cached_method,
+    partial_of,
+    read_json,
+    replacing,
+)
 
 INDEX_NAME = "index.parquet"
 VERSION = 1
@@ -325,8 +333,8 @@ class FrameIndex:
         self._has_times_of_sources = set(LATER.names) <= set(self._file.schema_arrow.names)
         self._label_names = [name for name in self._file.schema_arrow.names if name not in WRITTEN.names]
         self._groups: OrderedDict[tuple[int, str], pa.Table] = OrderedDict()
-        self._kept_places = kept(self._read_places, KEPT_VIDEOS)
-        self._kept_times = kept(self._read_times, KEPT_VIDEOS)
+        self._kept_places = cached_method(self._read_places, KEPT_VIDEOS)
+        self._kept_times = cached_method(self._read_times, KEPT_VIDEOS)
 
     def close(self) -> None:
         source = getattr(self, "_source", None)

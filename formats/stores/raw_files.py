@@ -36,8 +36,8 @@ from vidprep.formats.video import (
     Source,
     StampCounts,
     demuxed,
-    followed,
     on_time_line,
+    rounded_crop,
     survey_of,
     turn_of,
 )
@@ -211,7 +211,7 @@ def _scan(path: Path) -> _ScanResult:
         frame = next(source.decode(source.packets()), None)
         if frame is None or not survey.shown:
             raise ReadError("holds no picture that can be decoded", path=path)
-        cropping, orientation = followed(info.cropping, frame), turn_of(frame).orientation
+        cropping, orientation = rounded_crop(info.cropping, frame), turn_of(frame).orientation
     pts = np.asarray(survey.shown, np.int64)
     known = set(survey.keyframes)
     keyframes = [number for number, ticks in enumerate(survey.shown) if ticks in known]
@@ -237,7 +237,7 @@ def _counted(path: Path) -> _ScanResult:
             if (turned := turn_of(frame).orientation) != orientation:
                 orientation = orientations[len(pts)] = turned
             if not pts:
-                cropping = followed(info.cropping, frame)
+                cropping = rounded_crop(info.cropping, frame)
                 size = _shown(frame, cropping, turned)
             pts.append(stamp)
     if not pts:

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import MissingError, SettingsError, StoreError, TransformError
 from vidprep.formats.option import whole
-from vidprep.formats.storage import kept
+from vidprep.formats.storage import cached_method
 from vidprep.formats.stores import FrameStore, JoinedStores, StoredVideo, VideoFiles, open_store
 from vidprep.formats.training.items import (
     Audio,
@@ -41,8 +41,8 @@ from vidprep.formats.training.items import (
     array_labels,
     chosen_videos,
     class_ids,
+    register_torch_collate,
     stream,
-    teach_torch,
 )
 from vidprep.formats.training.samplers import ClipSampler, Timing, Windows, counts, timing_of
 from vidprep.formats.training.transform import ColourModel, DType, Layout, MeanStd, Range, Size, Transform
@@ -202,7 +202,7 @@ class VideoDataset:
         self._open()
 
     def _open(self) -> None:
-        self._video = kept(self._load_video, KEPT_VIDEOS)
+        self._video = cached_method(self._load_video, KEPT_VIDEOS)
         self._places = {id_: place for place, id_ in enumerate(self.ids)}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -356,7 +356,7 @@ class VideoDataset:
             numbers, size=self.picture.scaled(stored.height, stored.width), dtype=self.picture.stored_dtype
         )
         item = {"frames": self.finished(frames, id_, numbers, index, key), **self.describe(id_, numbers)}
-        teach_torch()
+        register_torch_collate()
         return as_tensors(item) if self.tensors else item
 
     def video(self, id_: str) -> StoredVideo:

@@ -193,7 +193,7 @@ def batch_of(items: Sequence[ItemLabels]) -> dict[str, Any]:
     }
 
 
-def teach_torch() -> None:
+def register_torch_collate() -> None:
     """Let torch's default_collate combine labels as `batch_of` does, if torch is imported."""
     collate = sys.modules.get("torch.utils.data._utils.collate")
     if collate is None or ItemLabels in collate.default_collate_fn_map:

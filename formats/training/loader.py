@@ -377,9 +377,9 @@ class PrefetchLoader:
         now = [*islice(dropwhile(lambda each: each.place is not None, self._coming), len(self._free))]
         for batch in now:
             batch.place = self._free.popleft()
-        self._tell(ahead, now, range(self.workers))
+        self._send_work(ahead, now, range(self.workers))
 
-    def _tell(self, ahead: Sequence[_Batch], now: Sequence[_Batch], workers: Iterable[int]) -> None:
+    def _send_work(self, ahead: Sequence[_Batch], now: Sequence[_Batch], workers: Iterable[int]) -> None:
         """Send to workers what is unfinished of these batches."""
         for worker in workers:
             orders = Orders(
@@ -391,7 +391,7 @@ class PrefetchLoader:
                 [request for batch in now for request in self._requests(batch, worker)],
             )
             if orders.ahead or orders.now:
-                self._crew.tell(worker, orders)
+                self._crew.send(worker, orders)
 
     def _requests(self, batch: _Batch, worker: int) -> Iterator[Request]:
         assert batch.place is not None
@@ -458,7 +458,7 @@ class PrefetchLoader:
                 )
                 self._take(worker, ItemResult(at_work.position, error, {}, 0.0, 0, 0, 0))
         self._crew.start(worker)
-        self._tell(self._coming, now, [worker])
+        self._send_work(self._coming, now, [worker])
         if gone.error is not None:
             raise CrashedError(f"a worker cannot go on: {type(gone.error).__name__}: {gone.error}") from gone.error
         if gone.code >= 0:

@@ -72,7 +72,7 @@ class WorkerPool:
         """Return (size,) bytes of the shared memory."""
         return np.frombuffer(self._memory, np.uint8, size, offset)
 
-    def tell(self, worker: int, message: object) -> None:
+    def send(self, worker: int, message: object) -> None:
         """Send a message without waiting. If the worker has ended, the inbox reports it, and its successor must be sent
         everything again.
         """
@@ -83,7 +83,7 @@ class WorkerPool:
 
     def tell_all(self, message: object) -> None:
         for worker in range(self._workers):
-            self.tell(worker, message)
+            self.send(worker, message)
 
     def start(self, worker: int) -> None:
         """Start a worker under this number. Raises OSError."""

@@ -3,7 +3,12 @@ from .jpeg import JpegCoder as JpegCoder, jpeg_coder as jpeg_coder
 from .midway import FrameProperties as FrameProperties, HeldBackFrames as HeldBackFrames, properties_of as properties_of
 from .numbered import NumberedFrames as NumberedFrames
 from .options import EncoderOptions as EncoderOptions
-from .picture_facts import Turn as Turn, followed as followed, hdr_metadata_of as hdr_metadata_of, turn_of as turn_of
+from .picture_facts import (
+    Turn as Turn,
+    hdr_metadata_of as hdr_metadata_of,
+    rounded_crop as rounded_crop,
+    turn_of as turn_of,
+)
 from .pyav import (
     demuxed as demuxed,
     fraction as fraction,

@@ -89,7 +89,7 @@ class MidwayChanges:
         """Record a keyframe that was sent to the decoder."""
         self._shapes.see(keyframe, decoder)
 
-    def see_turn(self, packet: Packet[VideoStream]) -> None:
+    def record_orientation(self, packet: Packet[VideoStream]) -> None:
         """Record a packet with an orientation. libavcodec returns no matrix for an upright or cancelled one."""
         if self._turns is not None:
             self._turns.see(packet.pts)
@@ -159,7 +159,7 @@ class _Turns:
         doubtful: VideoFrame | None = None  # a keyframe without one
         for frame in frames:
             own = display_matrix(frame) if self._looks else None
-            if own is None and self._is_told(frame):
+            if own is None and self._has_orientation(frame):
                 self._held = None
             if doubtful is not None:
                 if own is None and self._times_given > 1:
@@ -176,7 +176,7 @@ class _Turns:
         if doubtful is not None:
             yield doubtful, self._held
 
-    def _is_told(self, frame: VideoFrame) -> bool:
+    def _has_orientation(self, frame: VideoFrame) -> bool:
         """Return whether a frame's packet contains an orientation."""
         if frame.pts is None or frame.pts not in self._told:
             return False

@@ -208,13 +208,13 @@ PIXEL_CROP = {0x54BB: "top", 0x54AA: "bottom", 0x54CC: "left", 0x54DD: "right"}
 
 def cropping_of(stream: VideoStream) -> Cropping:
     if IS_18:
-        return _cropping_told_in_matroska(stream)
+        return _matroska_cropping(stream)
     context: Any = stream.codec_context
     side_data = context.coded_side_data.get("frame_cropping")
     return NO_CROPPING if side_data is None else Cropping(*struct.unpack("=4I", side_data[:16]))
 
 
-def followed(crop: Cropping, frame: VideoFrame) -> Cropping:
+def rounded_crop(crop: Cropping, frame: VideoFrame) -> Cropping:
     """Round a crop to whole chroma samples, as ffmpeg's crop filter does; NO_CROPPING if nothing would remain."""
     across, down = 64 // frame.format.chroma_width(64), 64 // frame.format.chroma_height(64)
     width, height = frame.width - crop.left - crop.right, frame.height - crop.top - crop.bottom
@@ -225,7 +225,7 @@ def followed(crop: Cropping, frame: VideoFrame) -> Cropping:
     return Cropping(top, frame.height - height - top, left, frame.width - width - left)
 
 
-def _cropping_told_in_matroska(stream: VideoStream) -> Cropping:
+def _matroska_cropping(stream: VideoStream) -> Cropping:
     """Return the cropping of a Matroska stream, read from a file that libavformat writes: PyAV 18 does not return a
     stream's side data.
     """

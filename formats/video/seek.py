@@ -131,7 +131,7 @@ def _shows_in_order(source: Source, head: list[Packet[VideoStream]]) -> bool:
     if depth == due == 0:
         return True
     few = head[: FEW_FRAMES if 0 < depth <= due else 2 * REORDER_FRAMES]
-    shown = source.glimpse((*few, None))
+    shown = source.peek_timestamps((*few, None))
     return all(one is not None and other is not None and one < other for one, other in pairwise(shown))
 
 

@@ -358,7 +358,7 @@ class Source:
             self._raise_if_too_large()
             self._harvest()
         if packet is not None and shown_by(packet).turns:
-            self._midway.see_turn(packet)
+            self._midway.record_orientation(packet)
         if packet is not None and packet.is_keyframe:
             self._midway.see(packet, self._decoder)
         self._damage_log.record_frames(frames)
@@ -392,7 +392,7 @@ class Source:
         """Number of frames by which packets are out of order, according to the stream."""
         return self._decoder.reorder_depth
 
-    def glimpse(self, packets: Iterable[Packet[VideoStream] | None]) -> list[int | None]:
+    def peek_timestamps(self, packets: Iterable[Packet[VideoStream] | None]) -> list[int | None]:
         """Decode packets and return the PTS of their frames in the decoder's order; then reset the decoder."""
         shown: list[int | None] = []
         with av.logging.Capture():  # damage is reported when these packets are decoded for display

@@ -108,7 +108,7 @@ class PacketsAhead:
             self._coming.pop(packet.pts, None)
         return packet
 
-    def came(self, stamp: int) -> None:
+    def record_returned(self, stamp: int) -> None:
         """Record that the decoder returned a frame with this timestamp."""
         self._coming.pop(stamp, None)
 
@@ -163,7 +163,7 @@ class _Clock:
     def _has_told(self, stamp: int) -> bool:
         return stamp == self._given or stamp in self.waiting
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Continue after a jump of the clock, without a gap."""
         self._newest = self._given = None
 
@@ -214,7 +214,7 @@ def on_time_line(
             if clock.jumps_at(fresh, None if frame is None else frame.pts):
                 while clock.waiting:
                     yield give()
-                clock.begin_anew()
+                clock.restart()
                 counts.stamps_joined += 1
             elif before is not None and fresh < before:
                 counts.stamps_sorted += 1
@@ -228,7 +228,7 @@ def on_time_line(
             fresh = clock.guess()
             counts.stamps_guessed += 1
         elif ahead is not None:
-            ahead.came(fresh)
+            ahead.record_returned(fresh)
         while len(held) > NEIGHBOURS and may_give():
             yield give()
     while held:

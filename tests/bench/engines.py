@@ -22,7 +22,7 @@ from vidprep.formats.model import Cut, FrameSize
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.pyav import plane_lines
 from vidprep.formats.video.source import Source, file_url
-from vidprep.transcode.media.ffmpeg import _reading, beyond_ffmpeg, filter_chain
+from vidprep.transcode.media.ffmpeg import _reading, filter_chain, why_not_ffmpeg
 from vidprep.transcode.media.frames import SourceFacts
 from vidprep.transcode.media.stream import FrameStream, timing_of
 from vidprep.transcode.settings.options import Retime, Scale
@@ -77,7 +77,7 @@ def compared(clip: Path, settings: RunSettings) -> str:
 
 
 def _why(facts: SourceFacts, picture_filter: object) -> str:
-    reason = beyond_ffmpeg(facts, picture_filter)  # type: ignore[arg-type]
+    reason = why_not_ffmpeg(facts, picture_filter)  # type: ignore[arg-type]
     return f" ({reason})" if reason else ""
 
 

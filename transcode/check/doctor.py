@@ -198,14 +198,14 @@ def _tried(
     """Encode the clip with these settings, validate it against its source, and read frames by number; return the result."""
     destination = folder / what.lstrip("-").replace(" ", "-")
     try:
-        db = _make_and_prove(folder / "sources", destination, settings, ffmpeg)
+        db = _make_and_verify(folder / "sources", destination, settings, ffmpeg)
     except Exception as error:  # noqa: BLE001 (the same)
         detail = error.message if isinstance(error, VidprepError) else _first_line(error)
         return Finding(what, False, f"does not work: {detail}", advice, needed=needed)
     return Finding(what, True, f"{done}, validated and read back upright ({db:.1f} dB)", needed=needed)
 
 
-def _make_and_prove(sources: Path, destination: Path, settings: RunSettings, ffmpeg: str) -> float:
+def _make_and_verify(sources: Path, destination: Path, settings: RunSettings, ffmpeg: str) -> float:
     """Encode the clip, read it back and return its PSNR-Y in dB. Raises VerifyError for a wrong result."""
     from vidprep.formats.stores import open_store
     from vidprep.formats.video import open_video
@@ -271,10 +271,10 @@ def _write_clip(path: Path) -> None:
             block.sample_rate, block.pts, block.time_base = 48_000, number * samples, Fraction(1, 48_000)
             container.mux(audio.encode(block))
         container.mux(audio.encode(None))
-    _lay_on_its_side(path)
+    _rotate(path)
 
 
-def _lay_on_its_side(path: Path) -> None:
+def _rotate(path: Path) -> None:
     """Set the display matrix of the first track to a quarter turn clockwise: ISO/IEC 14496-12, 8.3.2, version 0."""
     import struct
 

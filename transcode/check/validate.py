@@ -43,7 +43,7 @@ from vidprep.transcode.check.reading import (
 )
 from vidprep.transcode.check.results import table_of, write_results
 from vidprep.transcode.check.unit import Check, Seeks, UnitResult, check_unit
-from vidprep.transcode.destination import array_status, is_at_work, is_unfinished, partitions_in, settings_of
+from vidprep.transcode.destination import array_status, is_in_use, is_unfinished, partitions_in, settings_of
 from vidprep.transcode.media import find_ffmpeg, has_filter
 from vidprep.transcode.settings import RunSettings, VideoOutput
 from vidprep.transcode.sources import STATE_DIR, Unit, as_file, choose, choose_ids
@@ -194,7 +194,7 @@ def check_destination(
     _settings_of_finished(destination)
     if _states(destination) != states:
         raise StoreError("was changed by a run or `label` while it was checked; validate again", path=destination)
-    if faults and is_at_work(destination):
+    if faults and is_in_use(destination):
         raise StoreError(UNFINISHED, path=destination)
     tell(faults)
     checks = _checks(destination, rows, settings, sources, options, unopened, is_video=is_video)

@@ -126,7 +126,7 @@ USAGE_ERROR = 2
 INTERRUPTED = 130
 
 
-def _say(error: Exception) -> None:
+def _print_error(error: Exception) -> None:
     """Print an error with control characters escaped."""
     text = error.on_command_line if isinstance(error, SettingsError) else str(error)
     click.echo("vidprep: " + "\n".join(map(printable, text.split("\n"))), err=True)
@@ -142,7 +142,7 @@ def refuse(error: click.UsageError, usage: str = "vidprep") -> NoReturn:
     said = " ".join(error.format_message().split())
     usage = usage if error.ctx is None else error.ctx.command_path
     end = "" if said.endswith((".", "?")) else "."
-    _say(Exception(f"{said[:1].lower()}{said[1:]}{end} See `{usage} --help`"))
+    _print_error(Exception(f"{said[:1].lower()}{said[1:]}{end} See `{usage} --help`"))
     sys.exit(USAGE_ERROR)
 
 
@@ -260,12 +260,12 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except VidprepError as error:
-            _say(error)
+            _print_error(error)
             ctx.exit(STOPPED_CODE if is_disk_full(error) else error.exit_code)
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise
-            _say(OSError(_told(error)))
+            _print_error(OSError(_told(error)))
             ctx.exit(STOPPED_CODE if is_disk_full(error) else USAGE_ERROR)
         except MemoryError:
             click.echo("vidprep: ran out of memory; allow fewer --jobs, or look at what was given", err=True)

@@ -12,7 +12,7 @@ from .labels import PlannedLabels as PlannedLabels, plan_labels as plan_labels
 from .lease import LeasePlace as LeasePlace
 from .opening import (
     clear_other_stores as clear_other_stores,
-    is_at_work as is_at_work,
+    is_in_use as is_in_use,
     is_unfinished as is_unfinished,
     open_destination as open_destination,
     open_finished as open_finished,

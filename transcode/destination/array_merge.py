@@ -244,7 +244,7 @@ def merge(where: Path | str) -> Merged:
         DestinationError: There is no array run, or a partition is still running.
         ManifestError: A manifest cannot be read.
     """
-    whole = _to_be_merged(where)
+    whole = _open_unmerged(where)
     with whole.lock(merging=True):
         parts = partitions_in(whole.root, whole.shared)
         given = []
@@ -264,7 +264,7 @@ def merge(where: Path | str) -> Merged:
         if (merged := merged_json(whole.root, found)) is not None:
             whole.write_own(MERGED_NAME, merged)
         _forget_parts(whole, parts)
-        _put_plan_away(whole, is_done=not found.unended)
+        _keep_unfinished_plan(whole, is_done=not found.unended)
         whole.outputs.recover()
         whole.finish()
         ok = failed = 0
@@ -300,7 +300,7 @@ def _forget_parts(whole: Destination, parts: Iterable[Partition]) -> None:
         shutil.rmtree(whole.root / folder, ignore_errors=True)
 
 
-def _put_plan_away(whole: Destination, *, is_done: bool) -> None:
+def _keep_unfinished_plan(whole: Destination, *, is_done: bool) -> None:
     """Keep the plan only while some tasks are unfinished."""
     plan = whole.shared_file(PLAN_NAME)
     if not is_done and plan is not None:
@@ -309,7 +309,7 @@ def _put_plan_away(whole: Destination, *, is_done: bool) -> None:
     whole.storage.remove(*(f"{STATE_DIR}/{name}" for name in gone))
 
 
-def _to_be_merged(where: Path | str) -> Destination:
+def _open_unmerged(where: Path | str) -> Destination:
     """Open a destination to merge. It may have a plan but no settings, if all tasks were stopped before they began."""
     try:
         return open_finished(where)

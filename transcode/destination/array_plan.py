@@ -173,7 +173,7 @@ def begin_part(
             data = merged.read_bytes()
         else:
             place.check_settings(settings, overwrite=overwrite)
-            _check_nothing_is_forgotten(place, selection)
+            _check_not_narrower(place, selection)
             data = _written(part.count, settings, selection, sources.units)
         place.create_shared(PLAN_NAME, data)
     plan = _plan_in_force(place, part, settings)
@@ -224,7 +224,7 @@ def _incomplete_plan(place: Destination, part: Partition, settings: RunSettings,
     return path if plan.count == part.count and not differences(plan.settings, settings) else None
 
 
-def _check_nothing_is_forgotten(place: Destination, selection: Selection) -> None:
+def _check_not_narrower(place: Destination, selection: Selection) -> None:
     """Raise DestinationError if a new plan would replace an incomplete one with a narrower selection."""
     path = place.shared_file(MERGED_PLAN_NAME)
     if path is None or selection.narrowing is None:

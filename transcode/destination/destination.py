@@ -38,7 +38,7 @@ from vidprep.formats.manifest import (
 from vidprep.formats.storage import ObjectStorage, Storage, read_json, refuse_links, remove_file
 from vidprep.formats.stores import PARTS_MAX
 from vidprep.transcode.destination.labels import GIVEN_LABELS_NAME, GivenLabels
-from vidprep.transcode.destination.lease import Lease, LeasePlace, first_at_work
+from vidprep.transcode.destination.lease import Lease, LeasePlace, first_live_holder
 from vidprep.transcode.destination.partition import Partition, partitions_in
 from vidprep.transcode.destination.run_file import (
     KnownUnit,
@@ -201,7 +201,7 @@ class Destination:
                 self.partials.mkdir(parents=True, exist_ok=True)
                 self._take_lease(held)
                 if is_new:
-                    held.callback(self._leave_nothing)
+                    held.callback(self._remove_state)
                 self.refresh()  # what was there before another ended is not what is there now
             except InUseError as error:
                 if merging or self.part:
@@ -212,7 +212,7 @@ class Destination:
             except OSError as error:
                 raise DestinationError(f"cannot be written: {error.strerror or error}", path=self.shown) from error
             if self._sent is not None:
-                held.enter_context(self._sent.kept_up(self.check_held))
+                held.enter_context(self._sent.sending(self.check_held))
             held.callback(self.journal.close)
             others = {part.count for part in partitions_in(self.root, self.shared)}
             others -= {self.part.count} if self.part else set()
@@ -221,7 +221,7 @@ class Destination:
                     f"holds parts of a run by {', '.join(map(str, sorted(others)))} tasks; `vidprep merge {self.shown}` first",
                     path=self.shown,
                 )
-            unreadable = _put_unreadable_aside(self) if overwrite else []
+            unreadable = _rename_unreadable(self) if overwrite else []
             lost = _why_lost(self)
             if lost and not overwrite:
                 raise DestinationError(
@@ -248,7 +248,7 @@ class Destination:
         held.callback(lease.release)
         self.lease = lease
         self.partials.mkdir(parents=True, exist_ok=True)  # the run before may have left nothing
-        if (holder := first_at_work(self._other_leases(), self.say)) is not None:
+        if (holder := first_live_holder(self._other_leases(), self.say)) is not None:
             raise InUseError(holder, self.shown)
 
     def _other_leases(self) -> list[LeasePlace]:
@@ -258,7 +258,7 @@ class Destination:
             folders = [f"{STATE_DIR}/{name}" for name in self.storage.folders(STATE_DIR) if name.startswith("part-")]
         return [LeasePlace(self.storage, folder) for folder in folders]
 
-    def _leave_nothing(self) -> None:
+    def _remove_state(self) -> None:
         """Remove the state of a run that was refused before it made anything."""
         if self.lease is not None and not (self.shared / "run.json").exists() and not self.journal.files():
             with suppress(OSError):
@@ -439,7 +439,7 @@ def _why_lost(place: Destination) -> str | None:
     return f"is older (of run {found}) than what was made last (run {written})" if 0 < found < written else None
 
 
-def _put_unreadable_aside(place: Destination) -> list[str]:
+def _rename_unreadable(place: Destination) -> list[str]:
     """Rename unreadable files of an earlier run before everything is made again. Return their names."""
     from vidprep.formats.manifest import read_labels
 

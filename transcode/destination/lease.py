@@ -218,7 +218,7 @@ def _number_in(name: str) -> int:
     return 0 if name == OLD_LEASE else int(name.removeprefix("lease-"))
 
 
-def first_at_work(places: Sequence[LeasePlace], say: Callable[[str], object]) -> str | None:
+def first_live_holder(places: Sequence[LeasePlace], say: Callable[[str], object]) -> str | None:
     """Return a live holder of one of these leases; None if all are free or their holders are dead."""
     watched = {number: entry for number, place in enumerate(places) if (entry := place.read()) and not entry.is_free}
     for number, entry in list(watched.items()):
@@ -282,7 +282,7 @@ class Lease:
         deadline = time.monotonic() + (self._place.gone_seconds if self._waits else 0.0)
         while True:
             before = self._place.read()
-            if before is not None and (holder := first_at_work([self._place], self._say)) is not None:
+            if before is not None and (holder := first_live_holder([self._place], self._say)) is not None:
                 if time.monotonic() >= deadline:
                     raise InUseError(holder, self._shown)
                 time.sleep(LOOK_SECONDS)

@@ -114,7 +114,7 @@ def is_unfinished(root: Path) -> bool:
     return bool(Journal(state_dir / "journal.jsonl").files()) or (state_dir / GIVEN_LABELS_NAME).exists()
 
 
-def is_at_work(root: Path) -> bool:
+def is_in_use(root: Path) -> bool:
     """Return whether a run works in a folder, or was killed there."""
     lease = LeasePlace(storage_of(root), STATE_DIR).read()
     return lease is not None and not lease.is_free

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.manifest import ManifestRow, Recorded, manifest_rows, read_rows, removed
-from vidprep.formats.storage import is_disk_full, is_regular, link_on_the_way, sha256_of
+from vidprep.formats.storage import first_link, is_disk_full, is_regular, sha256_of
 from vidprep.formats.stores import ShardWriter, layout_of
 from vidprep.transcode.destination.destination import PARTIAL_LETTERS, Destination, partial_stem
 from vidprep.transcode.destination.run_file import KnownUnit, read_run
@@ -49,7 +49,7 @@ class Files:
         place = self._place
         if place.part is not None or place.journal.unreadable or self._storage.is_remote:
             return False
-        if link_on_the_way(place.root, file_name):
+        if first_link(place.root, file_name):
             return False
         return os.path.isfile(place.root / file_name)  # noqa: PTH113 (a name that is too long is no file)
 

@@ -26,11 +26,11 @@ from vidprep.transcode.sources import (
     SourceTable,
     chosen_labels,
     cut_columns,
+    fault_lines,
     faults_of_columns,
     is_table,
     one_line,
     read_source_table,
-    told_faults,
 )
 
 SHOWN = 5
@@ -136,7 +136,7 @@ def relabel(
         if not names:
             raise SourceError(f"has no labels; columns: {', '.join(map(one_line, found.columns))}", path=where)
         rows, faults = _rows_of_units(found, places, names, where, place.root)
-        skipped = told_faults(faults, where, skips_bad_rows=skips_bad_rows)
+        skipped = fault_lines(faults, where, skips_bad_rows=skips_bad_rows)
         new, notes = _updated(kept, found, names, rows, where), tuple(found.chosen(names).notes.values())
     if missing := [name for name in remove if name not in kept.columns]:
         there = ", ".join(map(one_line, kept.columns)) or "none"

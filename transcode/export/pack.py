@@ -26,11 +26,11 @@ from vidprep.formats.manifest import (
     SPLIT_LABEL,
     ManifestRow,
     manifest_rows,
+    unfit_value,
     values_of,
-    what_does_not_fit,
     write_rows,
 )
-from vidprep.formats.storage import check_writable, link_on_the_way, replacing
+from vidprep.formats.storage import check_writable, first_link, replacing
 from vidprep.formats.stores import (
     FrameStore,
     ShardWriter,
@@ -154,7 +154,7 @@ def refuse_linked_files(store: FrameStore) -> None:
         else [path.name for path in store.path.iterdir() if path.is_symlink()]
     )
     for name in names:
-        if link := link_on_the_way(store.path, name):
+        if link := first_link(store.path, name):
             raise StoreError(
                 "is a symbolic link, which is not followed into a store that came from elsewhere; copy the store with `cp -RL`, "
                 "and pack the copy",
@@ -233,7 +233,7 @@ def _row(store: FrameStore, id_: str, frames: list[Any], options: FrameOutput, *
     row.labels = store.labels(id_)
     if as_videos:
         row.keyframes = list(facts.keyframes or ())
-    if (fault := what_does_not_fit(row)) is not None:
+    if (fault := unfit_value(row)) is not None:
         raise StoreError(f"{id_}: {fault}", path=store.path)
     return row
 

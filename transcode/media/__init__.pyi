@@ -2,11 +2,11 @@ from .audio import AudioTrack as AudioTrack
 from .bounds import ANY_FRAMES as ANY_FRAMES, check_claims as check_claims, most_repeats as most_repeats
 from .encode import encode_and_measure as encode_and_measure
 from .ffmpeg import (
-    beyond_ffmpeg as beyond_ffmpeg,
     build_command as build_command,
     measure_file as measure_file,
     run_ffmpeg as run_ffmpeg,
     score_with_ffmpeg as score_with_ffmpeg,
+    why_not_ffmpeg as why_not_ffmpeg,
 )
 from .ffmpeg_program import (
     encoder_version as encoder_version,

@@ -37,7 +37,7 @@ def check_repeats(count: int, due: int, rate: Fraction, max_frames: int) -> None
 
 
 def check_claims(
-    path: str, settings: RunSettings, window: Window, clock: OutputClock | None, worked: Callable[[], None]
+    path: str, settings: RunSettings, window: Window, clock: OutputClock | None, on_progress: Callable[[], None]
 ) -> None:
     """Raise LimitError if `retimed` would refuse the frames that ffmpeg is about to make, by the times of packets. Decodes
     nothing.
@@ -57,7 +57,7 @@ def check_claims(
     with Source(path, max_pixels=settings.limits.max_pixels) as source:
         base = source.info.time_base
         for packet in source.packets():
-            worked()
+            on_progress()
             if packet.pts is not None and not packet.is_discard:
                 ticks.append(packet.pts)
                 end_tick = max(end_tick, packet.pts + (packet.duration or 0))
@@ -77,4 +77,4 @@ def check_claims(
         if window.is_past(tick - origin, index):
             break
     for _ in range(count):
-        worked()
+        on_progress()

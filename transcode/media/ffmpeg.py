@@ -199,7 +199,7 @@ def _die_with_parent() -> None:
     libc.prctl(PR_CAPBSET_DROP, CAP_SYS_NICE)  # or SVT-AV1, run by root, takes the highest real-time priority
 
 
-def beyond_ffmpeg(facts: SourceFacts, picture_filter: PictureFilter) -> str | None:
+def why_not_ffmpeg(facts: SourceFacts, picture_filter: PictureFilter) -> str | None:
     """Return why an ffmpeg command would produce other frames of this source, judged by the part that was read; None if it
     would not.
     """

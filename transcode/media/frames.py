@@ -113,7 +113,7 @@ def source_frames(
     *,
     max_frames: int,
     entry: SeekPoint | None = None,
-    worked: Callable[[], None] = lambda: None,
+    on_progress: Callable[[], None] = lambda: None,
 ) -> Iterator[SourceFrame]:
     """Yield the progressive frames of a window, in order.
 
@@ -133,7 +133,7 @@ def source_frames(
     step = source.info.usual_step
     ahead = PacketsAhead(entry.packets, delays=source.delays, from_middle=entry.frames_before is not None)
     decoded = source.decode(iter(ahead))
-    placed = on_time_line(_limited(decoded, max_frames, worked), step, facts, ahead)
+    placed = on_time_line(_limited(decoded, max_frames, on_progress), step, facts, ahead)
     frames = _numbered(_with_ends(_deinterlaced(placed, facts, source.info.codec), source, facts), entry, facts)
 
     before: SourceFrame | None = None  # the last one before the cut
@@ -208,9 +208,9 @@ def _nothing_found(source: Source, window: Window, facts: SourceFacts) -> str:
     return f"the cut from {cut} holds no frame{length}{': ' + damage if damage else ''}"
 
 
-def _limited(frames: Iterator[VideoFrame], max_frames: int, worked: Callable[[], None]) -> Iterator[VideoFrame]:
+def _limited(frames: Iterator[VideoFrame], max_frames: int, on_progress: Callable[[], None]) -> Iterator[VideoFrame]:
     for count, frame in enumerate(frames, 1):
-        worked()
+        on_progress()
         if count > max_frames:
             raise LimitError(f"holds more than {max_frames} frames; raise --max-frames if that is intended")
         yield frame

@@ -213,7 +213,7 @@ def plan_picture(
     turns_first = source.orientation.transpose and "422" in pixel_format  # which `transpose` does not take
 
     chain = _Chain(source, settings, pixel_format, colour_in)
-    chain.free_of_tags(tone_map=tone_map)
+    chain.replace_invalid_tags(tone_map=tone_map)
     chain.crop_as_the_container_says()
     chain.widen_few_bits()
     chain.put_alpha_over_black()
@@ -263,7 +263,7 @@ class _Chain:
         self.picture, self.size = source.pixel_format, source.size
         self.filters: list[tuple[str, str]] = []
 
-    def free_of_tags(self, *, tone_map: bool) -> None:
+    def replace_invalid_tags(self, *, tone_map: bool) -> None:
         """Substitute colour tags that are invalid or that libswscale rejects."""
         source = self._source
         if source.tagged.transfer in HDR_TRANSFERS:  # the tone map and ffmpeg's encoders believe what a frame says

@@ -22,8 +22,8 @@ from vidprep.transcode.media.source_picture import (
     describe,
     holds_alpha,
     is_hdr,
+    is_invisible,
     is_refused,
-    shows_nothing,
     tags_of,
 )
 from vidprep.transcode.settings import RunSettings
@@ -79,7 +79,7 @@ class PictureFilter:
 
     def _described(self, frame: VideoFrame) -> SourcePicture:
         if self._ignores_alpha is None and holds_alpha(frame.format.name):
-            self._ignores_alpha = self.ignored_alpha = shows_nothing(frame) and self._hides_all()
+            self._ignores_alpha = self.ignored_alpha = is_invisible(frame) and self._hides_all()
         return describe(frame, self._info, ignores_alpha=self._ignores_alpha is True)
 
     def _build(self, frame: VideoFrame, picture: Picture) -> None:

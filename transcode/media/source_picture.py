@@ -61,12 +61,12 @@ def alpha_of(frame: VideoFrame) -> npt.NDArray[np.uint8]:
     return plane_lines(plane)[:, at : step * frame.width : step]
 
 
-def shows_nothing(frame: VideoFrame) -> bool:
+def is_invisible(frame: VideoFrame) -> bool:
     """Return whether alpha would make a frame completely black."""
     return bool((alpha_of(frame) <= INVISIBLE).all())
 
 
-def shows_never(source: Source, limits: Limits, worked: Callable[[], None] = lambda: None) -> bool:
+def is_never_visible(source: Source, limits: Limits, on_progress: Callable[[], None] = lambda: None) -> bool:
     """Return whether every frame of a source would be black by its alpha, whichever part of it is wanted.
 
     Opens the file a second time, and decodes it up to the first frame that would not. Raises ReadError.
@@ -78,8 +78,8 @@ def shows_never(source: Source, limits: Limits, worked: Callable[[], None] = lam
     """
     with Source(source.path, max_pixels=limits.max_pixels) as again:
         for frame in islice(again.decode(again.packets()), limits.max_frames):
-            worked()
-            if not holds_alpha(frame.format.name) or not shows_nothing(frame):
+            on_progress()
+            if not holds_alpha(frame.format.name) or not is_invisible(frame):
                 return False
     return True
 

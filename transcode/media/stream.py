@@ -22,7 +22,7 @@ from vidprep.formats.moments import OutputClock, Window
 from vidprep.formats.video import SeekPoint, Source
 from vidprep.transcode.media.frames import OutputFrame, SourceFacts, retimed, source_frames
 from vidprep.transcode.media.picture_filter import PictureFilter
-from vidprep.transcode.media.source_picture import shows_never
+from vidprep.transcode.media.source_picture import is_never_visible
 from vidprep.transcode.settings import RunSettings
 
 A = TypeVar("A")
@@ -156,7 +156,7 @@ class FrameStream:
         first: int = 0,
         first_pts: int = 0,
         num_frames: int | None = None,
-        worked: Callable[[], None] = lambda: None,
+        on_progress: Callable[[], None] = lambda: None,
     ) -> None:
         """Decode the first frame.
 
@@ -175,14 +175,16 @@ class FrameStream:
         self.source_indexes: list[int] = []
         self.source_pts: list[int] = []
         limit = settings.limits.max_frames
-        decoded = source_frames(source, self.facts, timing.window, max_frames=limit, entry=entry, worked=worked)
+        decoded = source_frames(
+            source, self.facts, timing.window, max_frames=limit, entry=entry, on_progress=on_progress
+        )
         opened = next(decoded)
         self.picture_filter = PictureFilter(
             opened.frame,
             self.info,
             settings,
             settings.output.pixel_format,
-            lambda: shows_never(source, settings.limits, worked),
+            lambda: is_never_visible(source, settings.limits, on_progress),
         )
         self.output = _output_format(self.picture_filter, self.info, settings)
         is_constant = self.output.frame_rate is not None
@@ -200,7 +202,7 @@ class FrameStream:
             file_base,
             max_frames=limit,
         )
-        self._frames = self._counted(islice(frames, num_frames), first_pts, worked)
+        self._frames = self._counted(islice(frames, num_frames), first_pts, on_progress)
 
     def __iter__(self) -> Iterator[OutputFrame]:
         return self._frames
@@ -211,10 +213,10 @@ class FrameStream:
             yield FilteredFrame(self.picture_filter.apply(frame.frame), frame.pts, frame.duration)
 
     def _counted(
-        self, frames: Iterator[OutputFrame], first_pts: int, worked: Callable[[], None]
+        self, frames: Iterator[OutputFrame], first_pts: int, on_progress: Callable[[], None]
     ) -> Iterator[OutputFrame]:
         for frame in frames:
-            worked()
+            on_progress()
             frame.pts -= first_pts
             self.source_indexes.append(frame.source_index)
             self.source_pts.append(frame.source_pts)

@@ -135,17 +135,17 @@ def run(
     if plan.jobs:
         threading.Thread(target=import_pyarrow).start()  # while the workers work
     for rejected in map(checked, plan.rejected):
-        settled = course.settle(rejected, None)
+        settled = course.commit_row(rejected, None)
         if settled is None:
             break
         on_row(settled)
     with stopped_by_signals(workers, GRACE_SECONDS, on_stop) as stop:
         for job, made in workers.results(queue, on_job):
-            done = course.judge(job, made)
-            row = None if done is None else queue.settle(job, done)
-            if row is None or course.put_off(job, row):
+            done = course.accept_result(job, made)
+            row = None if done is None else queue.take_result(job, done)
+            if row is None or course.retry_alone(job, row):
                 continue
-            settled = course.settle(_fitting(row, Path(job.partial)), job)
+            settled = course.commit_row(_fitting(row, Path(job.partial)), job)
             if settled is not None:
                 on_row(settled)
     on_made()
@@ -180,7 +180,7 @@ class RunState:
         self._abandoned: list[Job] = []
         self._killed: dict[str, str] = {}
 
-    def judge(self, job: Job, made: JobResult | None) -> JobResult | None:
+    def accept_result(self, job: Job, made: JobResult | None) -> JobResult | None:
         """Return the result of a job; None if it did not finish, after which it is recorded or retried."""
         is_elsewhere = self._workers.is_elsewhere
         done = resolve_fault(job, made, self._sources, elsewhere=is_elsewhere) if isinstance(made, JobNotDone) else made
@@ -199,7 +199,7 @@ class RunState:
             self._undone(done)
         return None
 
-    def put_off(self, job: Job, row: ManifestRow) -> bool:
+    def retry_alone(self, job: Job, row: ManifestRow) -> bool:
         """Schedule a video again, alone, if its process was killed while others ran. Return whether it is.
 
         The row of the second attempt mentions it. On a cluster there is no second attempt, as all its machines would
@@ -212,7 +212,7 @@ class RunState:
             if self._workers.stopping:  # it is left to the next run
                 self._abandoned.append(again)
             else:
-                self._queue.suspect(again)
+                self._queue.retry_alone(again)
             return True
         if first is not None and row.ok:
             row.warn(Remark("second_try", f"made in a second attempt, alone; in the first {first}"))
@@ -220,11 +220,11 @@ class RunState:
             row.message = f"{row.message}; so was a first attempt, beside others" if was_killed(row) else row.message
         return False
 
-    def settle(self, row: ManifestRow, job: Job | None) -> ManifestRow | None:
+    def commit_row(self, row: ManifestRow, job: Job | None) -> ManifestRow | None:
         """Return the row after it is written and its output has its name; None if that failed. `job` is None for a unit
         that was not started.
         """
-        settled = _settle(row, job, self._destination, self._plan)
+        settled = _commit_row(row, job, self._destination, self._plan)
         if isinstance(settled, JobNotDone):
             self._abandoned += [job] if job is not None else []
             self._undone(settled)
@@ -248,7 +248,7 @@ class RunState:
         try:
             for job in self._abandoned:
                 discard(job)
-            if not self._queue.give_up() and not self._abandoned:
+            if not self._queue.discard_unfinished() and not self._abandoned:
                 destination.remove_leftovers()
             destination.finish(is_complete=self.summary.is_complete)
         except OSError as error:
@@ -281,7 +281,7 @@ def _fitting(row: ManifestRow, partial: Path) -> ManifestRow:
     return fitting
 
 
-def _settle(row: ManifestRow, job: Job | None, destination: Destination, plan: Plan) -> ManifestRow | JobNotDone:
+def _commit_row(row: ManifestRow, job: Job | None, destination: Destination, plan: Plan) -> ManifestRow | JobNotDone:
     """Journal a row and give its output its name. Return the row, or why that failed.
 
     Args:

@@ -246,7 +246,7 @@ def _work(session: Session, todo: Plan) -> Summary:
         on_row=lambda row: reporter.row(row.recorded(Recorded(labels=place.labels.of(row.id)))),
         on_job=reporter.job,
         on_segment=reporter.segment,
-        on_made=session.workers.dismiss,
+        on_made=session.workers.release_idle,
         on_stop=reporter.stopping,
         sources=sample_of(session.sources.units),
     )

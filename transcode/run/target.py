@@ -141,7 +141,7 @@ def shared_value(
         for row in rows:
             cpu_seconds += row.cpu_seconds or 0.0
             if row.ok and row.psnr_y_p1_db is not None:
-                searches[row.id].tell(step, row.psnr_y_p1_db)
+                searches[row.id].record(step, row.psnr_y_p1_db)
         for id_ in ids:
             if id_ in searches and step not in searches[id_].known:
                 del searches[id_]  # it fails in the run too, and is reported there

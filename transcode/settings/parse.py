@@ -35,7 +35,7 @@ from vidprep.formats.storage import (
     bounded_fraction,
     check_no_password,
     is_url,
-    names_no_place,
+    lacks_bucket,
     normalized,
 )
 
@@ -262,6 +262,6 @@ def as_place(path: Path | str) -> Path | str:
     if not is_url(text):
         return Path(text)
     check_no_password(text)
-    if names_no_place(text := normalized(text)):
+    if lacks_bucket(text := normalized(text)):
         raise SettingsError(f"{text} names no bucket; give s3://bucket/folder")
     return text

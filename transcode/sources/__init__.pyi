@@ -14,7 +14,7 @@ from .table_rows import (
     CutColumns as CutColumns,
     chosen_labels as chosen_labels,
     cut_columns as cut_columns,
-    told_faults as told_faults,
+    fault_lines as fault_lines,
 )
 from .tables import (
     KEYS as KEYS,

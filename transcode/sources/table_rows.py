@@ -256,14 +256,14 @@ def read_table(
             faults[number] = str(error)
         search.count()
     faults |= _same_cuts(search)
-    if skipped := told_faults(faults, path, skips_bad_rows=skips_bad_rows):
+    if skipped := fault_lines(faults, path, skips_bad_rows=skips_bad_rows):
         search.why_partial = f"{count_of(len(skipped), 'row')} of the table skipped"
         search.ignored += [(path, f"{SKIPPED}{why}") for why in skipped]
     if remote.fault is not None and not remote.answered and not search.units:
         raise remote.fault
 
 
-def told_faults(faults: Mapping[int, str], path: str, *, skips_bad_rows: bool) -> list[str]:
+def fault_lines(faults: Mapping[int, str], path: str, *, skips_bad_rows: bool) -> list[str]:
     """Return a line for each invalid row (from 0). Raises SourceError with the first ones, unless they are skipped."""
     lines = [f"row {number + 1}: {why}" for number, why in sorted(faults.items())]
     if not lines or skips_bad_rows:

@@ -18,7 +18,6 @@ from vidprep.transcode.media import (
     FrameStream,
     Measurements,
     SourceFacts,
-    beyond_ffmpeg,
     build_command,
     check_claims,
     check_file,
@@ -26,6 +25,7 @@ from vidprep.transcode.media import (
     ffmpeg_version,
     measure_file,
     run_ffmpeg,
+    why_not_ffmpeg,
 )
 from vidprep.transcode.settings import FrameOutput
 from vidprep.transcode.unit.job import Context, Job, JoinJob
@@ -118,7 +118,7 @@ def encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context) -> Outcome
     """Encode by an ffmpeg command. Frames are decoded a second time here, to measure the result."""
     unit, settings, output, facts = job.unit, job.settings, stream.output, stream.facts
     partial = Path(job.partial)
-    check_claims(unit.path, settings, stream.window, stream.clock, context.worked)
+    check_claims(unit.path, settings, stream.window, stream.clock, context.on_progress)
     command = build_command(job.ffmpeg, unit.path, partial, stream, settings)
     try:
         run_ffmpeg(command, unit.path)
@@ -142,7 +142,7 @@ def _why_not_by_ffmpeg(stream: FrameStream) -> str | None:
     for this.
     """
     looked = chain([None], islice(stream.filtered(), LOOKED_AT))
-    return next(filter(None, (beyond_ffmpeg(stream.facts, stream.picture_filter) for _ in looked)), None)
+    return next(filter(None, (why_not_ffmpeg(stream.facts, stream.picture_filter) for _ in looked)), None)
 
 
 def _audio(job: Job, stream: FrameStream) -> AudioTrack:

@@ -38,7 +38,7 @@ class Context:
         cores: Returns how many cores the job may use now; more than one if there are fewer videos than cores
     """
 
-    worked: Callable[[], None] = lambda: None
+    on_progress: Callable[[], None] = lambda: None
     cores: Callable[[], int] = lambda: 1
 
 

@@ -87,11 +87,11 @@ def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
     begun = job.segments[0].source_state if isinstance(job, JoinJob) else before
     row.source_digest = sampled_digest(Path(unit.path))
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
-        context.worked()
+        context.on_progress()
         if (seconds := _segment_seconds(job, source.info)) is not None:
             return _split(job, source, seconds)
         describe_header(row, source.info)
-        stream = FrameStream(source, settings, timing_of(source, settings, unit.cut), worked=context.worked)
+        stream = FrameStream(source, settings, timing_of(source, settings, unit.cut), on_progress=context.on_progress)
         describe_picture(row, stream, source.coded_size)
         row.encoder_version = encoder_version(settings, job.ffmpeg)
         made = engine_of(job)(job, stream, context)
@@ -195,7 +195,7 @@ def _make_segment(job: SegmentJob, context: Context) -> MadeSegment:
     before = _state_of(unit.path)
     started, cpu_started = time.perf_counter(), cpu_seconds()
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
-        context.worked()
+        context.on_progress()
         stream = FrameStream(
             source,
             settings,
@@ -205,7 +205,7 @@ def _make_segment(job: SegmentJob, context: Context) -> MadeSegment:
             first=segment.first,
             first_pts=segment.first_pts,
             num_frames=segment.num_frames,
-            worked=context.worked,
+            on_progress=context.on_progress,
         )
         if stream.first_tick != segment.tick:
             raise VerifyError(f"segment {segment.index + 1} begins at another frame than its packets say")
@@ -245,7 +245,7 @@ def _until_target(job: Job, row: ManifestRow, target: Target, context: Context) 
         assert row.psnr_y_p1_db is not None
         tried.append(value)
         reached.append(row.psnr_y_p1_db)
-        search.tell(search.scale.step_of(value), row.psnr_y_p1_db)
+        search.record(search.scale.step_of(value), row.psnr_y_p1_db)
         step = search.next(any_that_reaches=not target.per_video)
         if step is None:
             break

@@ -85,7 +85,7 @@ class JobQueue:
         self._num_out += 1
         return job
 
-    def suspect(self, job: Job) -> None:
+    def retry_alone(self, job: Job) -> None:
         """Run a job again after all others have finished, alone."""
         self._suspects.append(job)
 
@@ -122,7 +122,7 @@ class JobQueue:
             self._first.append(job)
         return self._failures[key] < TRIES
 
-    def settle(self, job: Job, made: JobResult) -> ManifestRow | None:
+    def take_result(self, job: Job, made: JobResult) -> ManifestRow | None:
         """Take the result of a finished job. Return the row of its video if that is finished."""
         if isinstance(made, Split):
             assert isinstance(job, WholeJob)
@@ -156,10 +156,10 @@ class JobQueue:
                 discard(split.job.to_join(tuple(split.made)))
                 return made
         if not split.waiting:
-            self._go_on_with(split)
+            self._continue_video(split)
         return None
 
-    def give_up(self) -> bool:
+    def discard_unfinished(self) -> bool:
         """Remove files of unfinished jobs. Return whether a job was not done."""
         left = [
             *self._first,
@@ -170,7 +170,7 @@ class JobQueue:
             discard(job)
         return bool(left)
 
-    def _go_on_with(self, split: _SplitVideo) -> None:
+    def _continue_video(self, split: _SplitVideo) -> None:
         """Join the segments if all succeeded, or make the video as a whole."""
         job, failed = split.job, split.failed
         del self._split[job.unit.id]

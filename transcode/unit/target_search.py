@@ -25,7 +25,7 @@ class Search:
     floor_db: float
     known: dict[int, float] = field(default_factory=dict)
 
-    def tell(self, step: int, db: float) -> None:
+    def record(self, step: int, db: float) -> None:
         self.known[step] = min(db, LOSSLESS_DB)
 
     @property

@@ -133,11 +133,11 @@ class Child:
         self._share_bytes = memory_of_each(count or os.cpu_count() or 1)
         self._memory_bytes = self._share_bytes
 
-    def may_take(self, memory_bytes: int | None) -> None:
+    def limit_memory(self, memory_bytes: int | None) -> None:
         """Limit the memory of the next call; None means an even share of the machine's memory."""
         self._memory_bytes = memory_bytes or self._share_bytes
 
-    def may_use(self, cores: int) -> None:
+    def set_cores(self, cores: int) -> None:
         """Set the number of cores that the child may use, also during a call."""
         self._cores = cores
         if self._process is not None:
@@ -244,7 +244,7 @@ def make(child: Child, job: Job) -> JobResult:
 
 def make_alone(child: Child, job: Job) -> JobResult:
     """Process a job like `make`, including its segments, where other hosts do not see this host's files."""
-    return _made_with(_made_in_turn, child, job)
+    return _made_with(_make_segments, child, job)
 
 
 def _made_with(do: Callable[[Child, Job], JobResult], child: Child, job: Job) -> JobResult:
@@ -253,7 +253,7 @@ def _made_with(do: Callable[[Child, Job], JobResult], child: Child, job: Job) ->
     return classify_fault(job, staged(job, partial(do, child)))
 
 
-def _made_in_turn(child: Child, job: Job) -> JobResult:
+def _make_segments(child: Child, job: Job) -> JobResult:
     """Process the segments of a job one after another."""
     queue = JobQueue([job])
     try:
@@ -261,10 +261,10 @@ def _made_in_turn(child: Child, job: Job) -> JobResult:
             made = _made_by(child, each)
             if isinstance(made, JobNotDone):
                 return made
-            if (row := queue.settle(each, made)) is not None:
+            if (row := queue.take_result(each, made)) is not None:
                 return row
     finally:
-        queue.give_up()
+        queue.discard_unfinished()
     raise AssertionError
 
 
@@ -283,7 +283,7 @@ def _made_by(child: Child, job: Job) -> JobResult:
         tries = TRIES if job.settings.target else 1
         return reading * tries + SECONDS_PER_SECOND * (work + joined) / FRAMES_PER_SECOND
 
-    child.may_take(limits.max_memory)
+    child.limit_memory(limits.max_memory)
     try:
         made: JobResult = child.call(_run_in_child, job, seconds_allowed)
         if isinstance(made, ManifestRow) and made.stage in LEAKING_STAGES:
@@ -337,7 +337,7 @@ def _how_it_died(exit_code: int) -> str:
 
 
 def _run_in_child(job: Job) -> JobResult:
-    from vidprep.formats.processes import cores, worked
+    from vidprep.formats.processes import cores, on_progress
     from vidprep.transcode.unit import run_job
 
-    return run_job(job, Context(worked, cores))
+    return run_job(job, Context(on_progress, cores))

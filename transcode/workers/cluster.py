@@ -89,7 +89,7 @@ class ClusterPool(Pool[Job, JobResult]):
     def __enter__(self) -> Self:
         return self
 
-    def dismiss(self) -> None:
+    def release_idle(self) -> None:
         """Do nothing: the cluster's workers keep their children."""
 
     def kill(self) -> None:
@@ -135,7 +135,7 @@ class ClusterPool(Pool[Job, JobResult]):
     def was_lost(self, error: Exception) -> bool:
         """Return whether a task was lost with its host or connection, which says nothing about the task."""
 
-    def settle(self) -> None:
+    def wait_for_restarts(self) -> None:
         """Wait for tasks that the cluster restarted by itself."""
 
     # ------------------------------------------------------------------------------------------- the loop
@@ -149,7 +149,7 @@ class ClusterPool(Pool[Job, JobResult]):
         try:
             while not self._killed.is_set():
                 hosts = self._ask(watch.hosts)
-                yield from self._meet(hosts)
+                yield from self._test_hosts(hosts)
                 ready = {host: width for host, width in hosts.items() if host in self._good and not watch.is_silent}
                 if not self.stopping:
                     self._feed(left, ready)
@@ -159,7 +159,7 @@ class ClusterPool(Pool[Job, JobResult]):
                     self._waiting.append(job)
                 for future in self._ask(self.ended):
                     yield from self._take(future)
-                self._complain({} if watch.is_silent else hosts, bool(ready), watch.is_silent)
+                self._report_waiting({} if watch.is_silent else hosts, bool(ready), watch.is_silent)
         except ClusterError as error:
             lost = JobNotDone("cluster", type(error).__name__, error.message)
         finally:
@@ -168,14 +168,14 @@ class ClusterPool(Pool[Job, JobResult]):
         if lost is None:
             for future in self._flying:
                 self.cancel(future)
-            self.settle()
+            self.wait_for_restarts()
         elif not waiting:
             waiting = list(islice(left, 1))
         self._flying.clear()
         self._waiting.clear()
         yield from ((job, lost) for job in waiting)
 
-    def _meet(self, hosts: dict[str, int]) -> Iterator[tuple[Job, JobResult | None]]:
+    def _test_hosts(self, hosts: dict[str, int]) -> Iterator[tuple[Job, JobResult | None]]:
         """Test new workers; send jobs again that only lost workers had."""
         self._good &= hosts.keys()
         self._imports &= hosts.keys()
@@ -268,10 +268,10 @@ class ClusterPool(Pool[Job, JobResult]):
             self._refused[host] = f"{name} {why}"
             self._say(f"left out: worker {name} at {host}: it {why}")
 
-    def _complain(self, hosts: Collection[str], is_at_work: bool, is_silent: bool) -> None:
+    def _report_waiting(self, hosts: Collection[str], is_in_use: bool, is_silent: bool) -> None:
         """If there is no worker, report why the run waits. Raises ClusterError if waiting is useless."""
         idle = time.monotonic() - self._worked
-        if is_at_work:
+        if is_in_use:
             self._worked, self._told = time.monotonic(), False
         elif hosts and len(self._refused) == len(hosts) and not self._flying and idle > NOBODY_SECONDS:
             first = next(iter(self._refused.values()))

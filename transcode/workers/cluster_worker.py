@@ -15,7 +15,7 @@ from vidprep.formats.storage import is_url
 from vidprep.transcode.sources import scratch_folder
 from vidprep.transcode.unit import Job, JobNotDone, JobResult
 from vidprep.transcode.workers.child import Child, Interrupted, make, make_alone, stops_the_run
-from vidprep.transcode.workers.host import HostRequirements, look
+from vidprep.transcode.workers.host import HostRequirements, why_unfit
 
 LOOK_SECONDS = 60.0  # a file system that does not answer within this time is considered unreachable
 
@@ -33,7 +33,7 @@ def why_not_here(expected: HostRequirements) -> tuple[str, str | None]:
     """Return the name of this host, and why it cannot work on a run (None if it can). A child process tests it."""
     child = _take()
     try:
-        return name_here(), child.call(look, expected, lambda _work: LOOK_SECONDS)
+        return name_here(), child.call(why_unfit, expected, lambda _work: LOOK_SECONDS)
     except (CrashedError, MemoryError, Interrupted) as error:
         return name_here(), str(error)
     except DeadlineError:

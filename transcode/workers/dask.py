@@ -103,7 +103,7 @@ class DaskPool(ClusterPool):
             error, (distributed.client.FutureCancelledError, distributed.comm.CommClosedError, TimeoutError)
         )
 
-    def settle(self) -> None:
+    def wait_for_restarts(self) -> None:
         """Wait for restarted tasks. If a worker is lost right after its result was fetched, Dask runs the task again
         elsewhere; its files must exist before leftovers are removed.
         """

@@ -108,7 +108,7 @@ def _versions(settings: RunSettings, ffmpeg: str) -> dict[str, str]:
 # --------------------------------------------------------------------------------------------------- on a worker
 
 
-def look(expected: HostRequirements) -> str | None:
+def why_unfit(expected: HostRequirements) -> str | None:
     """Return why this machine cannot take part in a run, and what to do; None if it can."""
     try:
         return (

@@ -92,7 +92,7 @@ class LocalPool(Pool[T, R]):
     def _new_child(self) -> Child:
         started, self._started = self._started, None
         child = Child(self._stop, started, count=self._count)
-        child.may_use(self._cores_each)
+        child.set_cores(self._cores_each)
         self._children.append(child)
         return child
 
@@ -100,7 +100,7 @@ class LocalPool(Pool[T, R]):
         with self._guard:
             self._cores_each = max(1, -(-self._count // num_flying))
             for child in self._children:
-                child.may_use(self._cores_each)
+                child.set_cores(self._cores_each)
 
     def _run(self, task: T, on_task: Callable[[T], object]) -> tuple[T, R | None]:
         if self.stopping:
@@ -125,13 +125,13 @@ class LocalPool(Pool[T, R]):
         self._threads = ThreadPoolExecutor(self._count)
         return self
 
-    def dismiss(self) -> None:
+    def release_idle(self) -> None:
         for child in self._children:
             child.stop()
         self._closing.extend(self._threads.submit(child.close) for child in self._children)
 
     def __exit__(self, *error: Any) -> None:
-        self.dismiss()
+        self.release_idle()
         for each in self._closing:
             each.result()
         self._threads.shutdown()

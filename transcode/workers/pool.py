@@ -51,7 +51,7 @@ class Pool(Protocol[Task, Result]):
         """Abandon running tasks."""
 
     @abstractmethod
-    def dismiss(self) -> None:
+    def release_idle(self) -> None:
         """Release idle resources when there are no more tasks, while the caller goes on."""
 
     @abstractmethod

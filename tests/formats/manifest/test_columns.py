@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from vidprep.formats.manifest.row import COLUMNS, ManifestRow, checked, row_from_dict, row_of_line, what_does_not_fit
+from vidprep.formats.manifest.row import COLUMNS, ManifestRow, checked, row_from_dict, row_of_line, unfit_value
 
 INTS = {"int16": 15, "int32": 31, "int64": 63}
 
@@ -17,7 +17,7 @@ def row_with(column: str, value: object) -> ManifestRow:
 
 
 def fits(column: str, value: object) -> bool:
-    said = what_does_not_fit(row_with(column, value))
+    said = unfit_value(row_with(column, value))
     assert said is None or said.startswith(f"{column} is ")
     return said is None
 

@@ -25,7 +25,7 @@ from tests.sampling import in_turn
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.storage.local import LocalStorage
 from vidprep.transcode.check.doctor import examine_destination
-from vidprep.transcode.destination.lease import Holder, Lease, LeaseEntry, LeasePlace, first_at_work, myself
+from vidprep.transcode.destination.lease import Holder, Lease, LeaseEntry, LeasePlace, first_live_holder, myself
 from vidprep.transcode.sources.outputs import STATE_DIR
 
 SLOW = pytest.mark.slow
@@ -262,18 +262,20 @@ def test_a_lease_is_judged_by_its_process_here_and_by_its_beat_elsewhere(tmp_pat
 
     said: list[str] = []
     mine = myself(1)
-    assert first_at_work([place(mine)], said.append) == str(mine)
+    assert first_live_holder([place(mine)], said.append) == str(mine)
     others = {"token": "b", "started": "1"}, {"token": "c", "machine": "another boot"}, {"token": "d", "released": True}
     reused, elsewhere, released = (
         Holder(**{name: getattr(mine, name) for name in Holder.__slots__} | each) for each in others
     )
-    assert first_at_work([place(reused), place(released)], said.append) is None  # its number has another process now
+    assert (
+        first_live_holder([place(reused), place(released)], said.append) is None
+    )  # its number has another process now
     assert said == []
     far = place(elsewhere)
-    assert first_at_work([far], said.append) is None
+    assert first_live_holder([far], said.append) is None
     assert "watching for up to 1 s" in said[0]
     ticking = Ticking(far, elsewhere)
-    assert (first_at_work([ticking], said.append) or "").endswith("since 1999-01-01 00:00:00")
+    assert (first_live_holder([ticking], said.append) or "").endswith("since 1999-01-01 00:00:00")
 
 
 class Ticking(LeasePlace):

@@ -168,7 +168,7 @@ def test_a_row_whose_value_no_column_holds_costs_that_video(tmp_path, monkeypatc
 
     make_clip(tmp_path / "src" / "a.mp4", 3)
     make_clip(tmp_path / "src" / "b.mp4", 3, seed=1)
-    settle = queue.JobQueue.settle
+    settle = queue.JobQueue.take_result
 
     def hostile(self: Any, job: Any, made: Any) -> Any:
         row = settle(self, job, made)
@@ -176,7 +176,7 @@ def test_a_row_whose_value_no_column_holds_costs_that_video(tmp_path, monkeypatc
             row.source_rotation = -(2**31)
         return row
 
-    monkeypatch.setattr(queue.JobQueue, "settle", hostile)
+    monkeypatch.setattr(queue.JobQueue, "take_result", hostile)
     assert transcode(tmp_path / "src", tmp_path / "out", "--quiet").code == 1
     rows = manifest(tmp_path / "out")
     assert (rows["a"]["status"], rows["b"]["status"], rows["b"]["stage"]) == ("ok", "failed", "manifest")

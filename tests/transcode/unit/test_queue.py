@@ -57,14 +57,14 @@ def split(jobs: list[Job], count: int = 3) -> tuple[JobQueue, list[Job]]:
     """A queue whose first video was split, and the jobs of its segments."""
     waiting = JobQueue(jobs)
     first = next(waiting)
-    assert waiting.settle(first, in_segments(count)) is None
+    assert waiting.take_result(first, in_segments(count)) is None
     return waiting, [next(waiting) for _ in range(count)]
 
 
 def test_videos_come_in_order(jobs: list[Job]) -> None:
     waiting = JobQueue(jobs)
     assert [job.unit.id for job in waiting] == ["long", "a", "b"]
-    assert waiting.settle(jobs[1], row(jobs[1])) == row(jobs[1])
+    assert waiting.take_result(jobs[1], row(jobs[1])) == row(jobs[1])
 
 
 def test_segments_go_before_other_videos_and_are_joined_in_their_order(jobs: list[Job], tmp_path: Path) -> None:
@@ -72,12 +72,12 @@ def test_segments_go_before_other_videos_and_are_joined_in_their_order(jobs: lis
     assert [part.segment.index for part in parts if isinstance(part, SegmentJob)] == [0, 1, 2]
     assert len({part.partial for part in parts}) == 3
     for part in (parts[2], parts[0], parts[1]):
-        assert waiting.settle(part, made(part)) is None
+        assert waiting.take_result(part, made(part)) is None
     joining = next(waiting)
     assert isinstance(joining, JoinJob)
     assert [each.segment.index for each in joining.segments] == [0, 1, 2]
     assert [each.path for each in joining.segments] == [part.partial for part in parts]
-    assert waiting.settle(joining, row(joining)) is not None
+    assert waiting.take_result(joining, row(joining)) is not None
     assert list(tmp_path.iterdir()) == [], "segments are removed when they are joined"
     assert next(waiting).unit.id == "a"
 
@@ -85,9 +85,9 @@ def test_segments_go_before_other_videos_and_are_joined_in_their_order(jobs: lis
 def test_a_segment_that_has_failed_leaves_those_of_other_videos_where_they_are(tmp_path: Path) -> None:
     waiting = JobQueue([job_of(name, tmp_path) for name in ("b", "a", "c")])
     for job in [next(waiting) for _ in range(3)]:
-        waiting.settle(job, in_segments(2))
+        waiting.take_result(job, in_segments(2))
     part = next(waiting)
-    waiting.settle(part, row(part, status="failed", error="ReadError", stage="read", message="torn"))
+    waiting.take_result(part, row(part, status="failed", error="ReadError", stage="read", message="torn"))
     left = [(job.unit.id, job.segment.index if isinstance(job, SegmentJob) else None) for job in waiting]
     assert left == [("b", None), ("a", 0), ("a", 1), ("c", 0), ("c", 1)]
 
@@ -98,7 +98,7 @@ def test_segments_that_cannot_be_joined_make_the_video_whole(
     monkeypatch.setattr(queue, "why_not_joined", lambda _made: "they differ")
     waiting, parts = split(jobs)
     for part in parts:
-        waiting.settle(part, made(part))
+        waiting.take_result(part, made(part))
     again = next(waiting)
     assert isinstance(again, WholeJob)
     assert (again.why_not_split, again.may_split) == ("they differ", False)
@@ -107,13 +107,13 @@ def test_segments_that_cannot_be_joined_make_the_video_whole(
 
 def test_after_a_segment_has_failed_the_others_are_not_begun(jobs: list[Job], tmp_path: Path) -> None:
     waiting = JobQueue(jobs)
-    waiting.settle(next(waiting), in_segments(4))
+    waiting.take_result(next(waiting), in_segments(4))
     parts = [next(waiting), next(waiting)]
     assert (
-        waiting.settle(parts[0], row(parts[0], status="failed", error="ReadError", stage="read", message="torn"))
+        waiting.take_result(parts[0], row(parts[0], status="failed", error="ReadError", stage="read", message="torn"))
         is None
     )
-    assert waiting.settle(parts[1], made(parts[1])) is None
+    assert waiting.take_result(parts[1], made(parts[1])) is None
     again = next(waiting)
     assert isinstance(again, WholeJob)
     assert (again.unit.id, again.why_not_split, again.may_split) == ("long", "read: torn", False)
@@ -126,20 +126,20 @@ def test_a_segment_that_kills_its_process_fails_the_video_and_what_comes_later_o
     error: str, jobs: list[Job], tmp_path: Path
 ) -> None:
     waiting, parts = split(jobs)
-    assert waiting.settle(parts[0], made(parts[0])) is None
+    assert waiting.take_result(parts[0], made(parts[0])) is None
     failed = row(parts[1], status="failed", error=error)
-    assert waiting.settle(parts[1], failed) == failed
-    assert waiting.settle(parts[2], made(parts[2])) is None
+    assert waiting.take_result(parts[1], failed) == failed
+    assert waiting.take_result(parts[2], made(parts[2])) is None
     assert list(tmp_path.iterdir()) == []
     assert [job.unit.id for job in waiting] == ["a", "b"]
 
 
 def test_what_is_given_up_leaves_no_segment(jobs: list[Job], tmp_path: Path) -> None:
     waiting = JobQueue(jobs)
-    waiting.settle(next(waiting), in_segments(3))
+    waiting.take_result(next(waiting), in_segments(3))
     part = next(waiting)
-    waiting.settle(part, made(part))
-    waiting.give_up()
+    waiting.take_result(part, made(part))
+    waiting.discard_unfinished()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -170,7 +170,7 @@ def test_a_job_that_the_cluster_has_tried_again_is_a_suspect_at_once_and_one_los
     assert waiting.take_back(next(waiting), died(1), is_elsewhere=True)
     assert waiting.take_back(next(waiting), None, is_elsewhere=True)
     assert not waiting.take_back(next(waiting), row(jobs[0]), is_elsewhere=True)
-    assert next(waiting, None) is None and not waiting.give_up()
+    assert next(waiting, None) is None and not waiting.discard_unfinished()
 
 
 def test_what_a_worker_could_not_do_is_tried_elsewhere_a_few_times(jobs: list[Job]) -> None:
@@ -185,8 +185,8 @@ def test_what_a_worker_could_not_do_is_tried_elsewhere_a_few_times(jobs: list[Jo
 def test_segments_of_a_suspect_that_is_given_up_are_removed(jobs: list[Job], tmp_path: Path) -> None:
     waiting, parts = split(jobs)
     for part in parts:
-        waiting.settle(part, made(part))
+        waiting.take_result(part, made(part))
     joining = next(waiting)
-    waiting.suspect(joining)
-    assert waiting.give_up()
+    waiting.retry_alone(joining)
+    assert waiting.discard_unfinished()
     assert list(tmp_path.iterdir()) == []

@@ -31,7 +31,7 @@ def test_it_ends_at_the_coarsest_that_reaches_the_floor_or_within_a_quarter_of_a
     db = curve(seed, len(scale.values))
     search, step, tries = Search(scale, FLOOR), scale.guess(FLOOR), 0
     while step is not None:
-        search.tell(step, db[step])
+        search.record(step, db[step])
         tries += 1
         step = search.next()
     coarsest = max(step for step, value in enumerate(db) if value >= FLOOR)
@@ -46,19 +46,19 @@ def test_the_first_that_reaches_is_enough_when_a_video_is_made_again(name):
     db = curve(1, len(scale.values))
     start = max(step for step, value in enumerate(db) if value >= FLOOR) + 6
     search = Search(scale, FLOOR)
-    search.tell(start, db[start])
+    search.record(start, db[start])
     for _ in range(3):
         step = search.next(any_that_reaches=True)
         if step is None:
             break
-        search.tell(step, db[step])
+        search.record(step, db[step])
     assert search.best is not None and start - search.best <= 12
 
 
 def test_what_nothing_reaches_ends_at_the_finest():
     search, step = Search(SCALES["h264"], FLOOR), 30
     while step is not None:
-        search.tell(step, 20.0)
+        search.record(step, 20.0)
         step = search.next()
     assert search.best is None
     assert 0 in search.known
