@@ -4,6 +4,7 @@ VidprepError                    path, stage, message; what failed, on which file
 ├── SettingsError (ValueError)      invalid setting; raised before the first file is opened
 ├── SourceError (ValueError)        invalid list of sources: missing, colliding or malformed entries
 ├── DestinationError (OSError)      destination in use, made with different settings, or not writable
+│   ├── InUseError                  another run holds the destination
 │   └── TakenOverError              another run took the destination over while this one was paused
 ├── ReadError (ValueError)          source that cannot be opened or decoded
 │   ├── NoVideoError                it opens, but contains no video
@@ -105,7 +106,8 @@ def _rebuild(kind: type[VidprepError], state: dict[str, object], args: tuple[obj
 
 
 class SettingsError(VidprepError, ValueError):
-    """A setting is invalid.
+    """A setting is invalid. In messages, a placeholder such as `<gop>` becomes `gop=0` for Python, and `--gop 0` in
+    `on_command_line`.
 
     In messages, `<keyword>` becomes `gop=0` for Python and `--gop 0` in `on_command_line`.
 

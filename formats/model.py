@@ -1,4 +1,4 @@
-"""Frozen value types that several rooms share. This module does no I/O and imports only the standard library."""
+"""Frozen value types that several packages share. This module does no I/O and imports only the standard library."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ class Colour:
 
 @dataclass(frozen=True, slots=True)
 class Orientation:
-    """Steps that turn a stored picture upright: transpose first, then mirror. They cover all eight display matrices."""
+    """Steps that turn a stored picture upright: transpose first, then mirror. They cover all eight combinations of
+    right-angle rotations and flips.
+    """
 
     transpose: bool = False
     flip_horizontal: bool = False
@@ -246,7 +248,7 @@ class VideoFacts:
         frame_rate: Exact rate of a constant-rate video, else None
         pts: Start of each frame in ticks of `time_base`; None means that frame n starts at n / `frame_rate`
         time_base: Seconds per tick of `pts`
-        keyframes: Numbers of the keyframes, ascending; None if unknown
+        keyframes: Numbers of the keyframes, ascending; None if every frame is decoded independently
     """
 
     num_frames: int

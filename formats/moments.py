@@ -39,8 +39,8 @@ MILLISECOND = Fraction(1, 1000)
 def file_time_base(container: str, time_base: Fraction, *, is_constant: bool) -> Fraction:
     """Return the time base of an output file, in seconds per tick, to which PTS are rounded.
 
-    Matroska and WebM count milliseconds. MP4 holds the time base exactly unless its 32-bit distances would be too
-    short: they must hold 16 frames of one tick each (`is_constant`), or some minutes otherwise.
+    Matroska and WebM count milliseconds. MP4 keeps the time base exactly, unless 32-bit differences between timestamps
+    would then be too short: they must span 16 frames of one tick each (`is_constant`), or some minutes otherwise.
 
     Args:
         container: Name of the container.
@@ -138,8 +138,12 @@ class Pace:
     ) -> Self:
         """Build a pace from an interval in seconds.
 
-        tick: Time base of the video. The tolerance is rounded up to whole ticks where it is four or more, so that an ffmpeg filter, which
-        counts in ticks, can apply the same one.
+        Args:
+            interval: Usual time from one frame to the next.
+            is_variable: Whether the rate varies.
+            shortest: Shortest such time; None means `interval`.
+            tick: Time base of the video. A tolerance of four ticks or more is rounded up to whole ticks, so that an ffmpeg
+                filter, which counts in ticks, can apply the same one.
         """
         tolerance = interval * TOLERANCE
         if is_variable:
@@ -202,11 +206,12 @@ class Window:
     Attributes:
         start: Start of the cut; None if it starts with the first frame, or is given by frame numbers
         end: End of the cut; None if it ends with the last frame, or is given by frame numbers
-        begin: Earliest frame of the cut; with `holds`, the latest frame that is on screen at `start`
+        begin: Earliest start of a frame of the cut; with `holds`, latest start of a frame that is on screen at `start`
         stop: The first frame at or after this tick is no longer part of the cut
         start_frame: Number of the first frame, from 0; None if times are given
         end_frame: Number of the frame after the last; None if times are given
-        interval: A frame that was on screen longer than this before the first frame of the cut is shown first
+        interval: The frame on screen at `start` is shown first if the first frame of the cut starts more than this
+            after `start`
         tolerance: Tolerance of all comparisons with `start` and `end`
         on_clock: Whether output frames follow a constant clock (`--fps`), so that a frame is held until the next one
         holds: Whether the frame on screen at `start` always comes first
@@ -238,11 +243,11 @@ class Window:
         """Build the window of a cut.
 
         Args:
-            cut: What a table asks for.
-            pace: Of the source.
+            cut: The requested part of the source.
+            pace: Pace of the source.
             time_base: Seconds per tick of the source.
             clock: Constant rate of the output; None keeps the source's own times.
-            container_start: PTS from which the seconds of the cut count; None for the first frame shown.
+            container_start: PTS from which the seconds of the cut count; None means the first frame displayed.
         """
         start, end = (
             None if seconds is None else exact_seconds(seconds) for seconds in (cut.start_seconds, cut.end_seconds)
@@ -333,7 +338,9 @@ class Window:
         return self.start if self.on_clock else Fraction(round(self.start))
 
     def end_of(self, tick: int, end_tick: int) -> int:
-        """Return the end of a frame: the end of the cut, unless the frame ends within the tolerance of it."""
+        """Return the end of a frame, cut off at the end of the cut if the frame ends later than that by more than the
+        tolerance. On a clock, frames are not cut off.
+        """
         if self.end is None or self.on_clock or end_tick <= self.end + self.tolerance:
             return end_tick
         return max(tick + 1, round(self.end))

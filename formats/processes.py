@@ -105,7 +105,7 @@ class Channel:
 
 
 def forever() -> float:
-    """Return the deadline of a call without time limit."""
+    """Return the allowance of a call without a time limit, in seconds."""
     return LONGEST_WAIT_SECONDS
 
 
@@ -168,7 +168,8 @@ class Process:
         """Wait until the call ends. Return what its function returned, or raise what it raised.
 
         Args:
-            more_seconds: Called whenever the last allowance is used up; returns how many more seconds to wait.
+            more_seconds: Called at the start and whenever the last allowance is used up; returns how many more seconds
+                to wait.
 
         Raises:
             DiedError: The process ended.
@@ -272,7 +273,14 @@ _numbers: memoryview
 
 
 def serve(descriptor: int, shared: int, parent: int, imports: str) -> None:
-    """Receive a call, run it and send its Answer, until the parent ends. For the arguments see `Process`."""
+    """Receive calls, run each one and send its Answer, until the parent ends.
+
+    Args:
+        descriptor: Socket to the parent.
+        shared: File of the numbers shared with the parent.
+        parent: Process number of the parent.
+        imports: Module to import before the first call; "" for none.
+    """
     global _parent, _numbers
     _die_with(parent)
     limit_files()

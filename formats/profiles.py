@@ -55,8 +55,8 @@ class CodecProfile:
         container: Default container
         check_decoder: libavcodec's decoder that verifies what was encoded
         matroska_id: CodecID of RFC 9559
-        db_of_crf_range: Fall of the 1st percentile of PSNR-Y from the finest CRF to the coarsest, in dB; the median
-            over the clips that
+        db_of_crf_range: Fall of the 1st percentile of PSNR-Y from the finest CRF to the coarsest, in dB; median over
+            the clips on which the defaults were chosen. A search for a CRF starts with it
         defaults were chosen on. A search for a CRF starts with it
         has_units: Whether packets are NAL units: with start codes after the encoder, with lengths in containers
         tags: Codec tag per container, if players know another one than libavformat writes
@@ -93,8 +93,8 @@ class ContainerProfile:
         options: Options of the muxer
         milliseconds: Whether its timestamps are whole milliseconds. Others have a clock of any rate, and are seeked by
             DTS
-        has_codec_delay: Whether it stores how many audio samples to discard at the start (CodecDelay of RFC 9559).
-            Audio in others is cut at
+        has_codec_delay: Whether it stores how many audio samples to discard at the start (CodecDelay of RFC 9559). In
+            others, audio is cut at packets
         packets
     """
 
@@ -163,21 +163,23 @@ class EncoderProfile:
         crf_default: Default of vidprep
         crf_is_whole: Whether only whole numbers are allowed
         preset_option: Its option for the speed
-        presets: Names of presets, slowest last; or the ends of a range of numbers
+        presets: Allowed presets: names, slowest last (p1 to p7 for NVENC); or numbers, slowest first
         preset_default: Default of vidprep
         smallest: Smallest (width, height) that survives encoding and decoding
         options: Other options
-        params_option: Its option that takes `key=value:…`, with the entries of `params_of`
-        params: Entries of that option
+        params_option: Its option that takes `key=value:…`, with the entries of `params`
+        params: Entries of `params_option`
         tune_options: Options per tune
         tune_params: Entries of `params_option` per tune
-        ticks_per_second: Clock to which it rounds times; 0 means any. Such an encoder returns packets in display order
+        ticks_per_second: Clock to which it rounds times; 0 means that it keeps any. An encoder that rounds returns
+            packets in display order
         in_process: Whether PyAV includes it; else it needs `--engine ffmpeg`
         only_ffmpeg: Pixel formats that PyAV's build of it lacks
-        light_params: Entries of `params` for HDR metadata: the mastering display (as decimals or integers) and the
-            content light level
+        light_params: Names of the entries of `params_option` for the mastering display and the content light level;
+            None if the encoder cannot store them
         threads_when_large: libavcodec's threads for large pictures. They change the bytes, so they do not depend on the
             machine
+        light_in_decimals: Whether the mastering display is written in decimals instead of integer units
     """
 
     name: str

@@ -359,7 +359,7 @@ def unescaped_label(column: str, taken: Container[str]) -> str:
 
 
 def removed(row: ManifestRow, run: int) -> ManifestRow:
-    """Return a journal line that removes a row and its output."""
+    """Return a row for the journal that removes this row and its output from the manifest."""
     return ManifestRow(row.id, row.file_name, row.source, status=REMOVED, run=run)
 
 
@@ -423,8 +423,10 @@ def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
     """Return the row of a JSON object.
 
     Raises:
-        ValueError: id, file_name or source is not a string, or file_name leads out of the destination.
-        TypeError: A value does not have its column's type.
+        ValueError: id, file_name or source is missing, not text or contains NUL; file_name leads out of the
+            destination; or a column cannot hold its value.
+        TypeError: A number or a list has a value of another type.
+        OverflowError: A number is too large for a float.
     """
     known = {name: values[name] for name in COLUMN_NAMES if name in values}
     for name in _DOUBLES & known.keys():

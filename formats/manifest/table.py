@@ -59,7 +59,8 @@ def manifest_paths(destination: Path) -> list[Path]:
 
 
 def read_table(destination: Path, columns: list[str] | None = None, only: Path | None = None) -> pa.Table | None:
-    """Read all rows of a destination as one table, and check page checksums. Return None if there is no manifest.
+    """Read all rows of a destination as one table, and check page checksums. Return None if there is no manifest. If
+    several manifests have a row of one id, that of the newest run counts.
 
     Args:
         destination: The destination.
@@ -158,10 +159,11 @@ def read_manifest(destination: str | os.PathLike[str]) -> Iterator[ManifestRow]:
     """Read the rows of a destination in the order of their ids, a batch at a time.
 
     Args:
-        destination: Folder of a run, of an array run too.
+        destination: Folder of a run, or of an array run.
 
     Returns:
-        An iterator over the rows, those of failed videos too. Of several rows of a video the one of the newest run comes.
+        An iterator over the rows, including those of failed videos. If several rows belong to one video, only that of the newest
+        run is returned.
 
     Raises:
         ManifestError: There is no manifest, or one cannot be read.
@@ -346,7 +348,7 @@ def write_rows(
         path: The manifest.
         kept: Rows to keep; None for none.
         rows: New rows.
-        labels: Labels of all units, instead of those in `kept`; None takes those of the rows.
+        labels: Labels that replace those in `kept`, for the units that they contain; None takes those of the rows.
         classes: Names of classes in the order of their numbers; None takes the sorted values of `label`.
         fence: Number of the lease under which it is written. It is stored in the file.
 
@@ -410,7 +412,7 @@ def write_rows(
 
 
 def _tables_of(rows: list[ManifestRow]) -> list[pa.Table]:
-    """Yield tables of the rows in order. A row that pyarrow rejects is replaced by a failed row."""
+    """Return tables of the rows, in order. A row that pyarrow rejects is replaced by a failed row."""
     import pyarrow as pa
 
     try:
@@ -447,8 +449,8 @@ def _joined(tables: list[pa.Table], path: Path) -> pa.Table:
 
 
 def columns_checksum(schema: pa.Schema) -> bytes:
-    """Return a checksum of column names. Page checksums do not cover the footer, where a flipped bit renames a column,
-    which then reads as null.
+    """Return a checksum of the names and types of the columns. Page checksums do not cover the footer, where a flipped bit
+    renames a column, which then reads as null.
     """
     kinds = [(column.name, str(column.type).replace("<item:", "<element:")) for column in schema]
     return b"%08x" % zlib.crc32(repr(kinds).encode())

@@ -78,7 +78,8 @@ class Storage(Protocol):
         ...
 
     def update(self, name: str, data: bytes) -> None:
-        """Overwrite the start of a file that this object created. The write is neither atomic nor synced to disk.
+        """Write into a file that this object created, from its start. A local write is neither atomic nor synced to disk,
+        and leaves bytes after `data`; behind a URL, `data` replaces the whole file.
 
         Raises:
             FileNotFoundError: The file was removed, or replaced by another writer, as far as the storage can tell.
@@ -91,13 +92,16 @@ class Storage(Protocol):
         Args:
             name: Its name.
             unchanged: Replace the file only if it is the one that was last read or written here, if the storage can
-                tell. Raises
+                tell.
             DestinationError if another writer replaced it.
+
+        Raises:
+            DestinationError: With `unchanged`, another writer has replaced the file.
         """
         ...
 
     def publish(self, path: Path, name: str) -> None:
-        """Move a local file to its name. Raises DestinationError for an invalid name."""
+        """Move a local file to its name. Raises DestinationError if a folder of the name is a link or not a folder."""
         ...
 
     def copy(self, name: str, other: str) -> None:
@@ -130,7 +134,7 @@ def check_no_password(url: str) -> None:
 
 
 def without_password(url: str) -> str:
-    """Return a URL without its password."""
+    """Return a URL without user name and password."""
     return USER_INFO.sub("…@", url)
 
 

@@ -72,7 +72,9 @@ def remove_file(path: Path) -> None:
 
 
 def refuse_links(folder: Path, enter: Callable[[str], bool] = lambda _name: True) -> None:
-    """Raise DestinationError if a folder is a link or contains one. `enter` selects subfolders to check."""
+    """Raise DestinationError if a folder is a link or contains one. `enter` selects by name which direct subfolders are
+    checked too.
+    """
     if folder.is_symlink():
         raise DestinationError(IS_A_LINK, path=folder)
     waiting = [str(folder)]
@@ -162,7 +164,7 @@ LOCAL_FILE_SYSTEMS = frozenset(
 
 
 class LocalStorage:
-    """A local folder, or a shared one. It is created with the first file."""
+    """A folder on this machine, or on a file system shared with others. It is created with the first file."""
 
     is_remote = False
 
@@ -370,8 +372,8 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error, or a cause of it, means that memory is exhausted. For a thread that is the memory of its
-    stack.
+    """Return whether an error, or a cause of it, means that memory is exhausted. A thread that cannot be started counts
+    too: its stack needs memory.
     """
     return any(
         isinstance(each, MemoryError)

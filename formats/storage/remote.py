@@ -140,7 +140,7 @@ class ObjectStorage:
         none.
 
         Args:
-            depth: 1 means only the folder itself.
+            depth: 1 means only files directly in the folder; None means all below it.
             folder: The folder.
         """
         place = self._at(folder)

@@ -120,7 +120,9 @@ def _kind(mode: int) -> str:
 
 
 def open_descriptor(path: str | Path) -> int:
-    """Open a regular file for reading, and return its descriptor. Raises OSError, also for other files; never blocks."""
+    """Open a regular file for reading, and return its descriptor. Raises OSError, also if the file is not regular; never
+    blocks.
+    """
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(number).st_mode
     if not stat.S_ISREG(mode):
@@ -201,7 +203,7 @@ def _shown(value: object) -> str:
 
 
 def arrow_file(path: Path) -> pa.NativeFile:
-    """Open a regular file for pyarrow, for any bytes in its name. Raises OSError."""
+    """Open a regular file for pyarrow, even if its name is not valid UTF-8. Raises OSError."""
     import_pyarrow()
     import pyarrow as pa
 

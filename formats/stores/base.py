@@ -63,7 +63,7 @@ def facts_of(row: ManifestRow) -> dict[str, Any]:
 def described(row: ManifestRow) -> dict[str, Any]:
     """Return the facts and labels of a unit as one JSON object, as other tools expect them.
 
-    If a label has the name of a fact, all labels are also stored under LABELS_KEY, and read from there.
+    A label with the name of a fact is left out; then all labels are also stored under LABELS_KEY, and read from there.
     """
     labels = {name: json_value(value) for name, value in row.labels.items() if value is not None}
     apart = {LABELS_KEY: labels} if RESERVED.intersection(labels) else {}

@@ -300,7 +300,7 @@ class VideoReader(NumberedFrames):
 def samples_from(
     sounds: Handles[Sound], id_: str, span: tuple[Fraction, Fraction], rate: int | None, num_channels: int | None
 ) -> Samples:
-    """Return audio as `fill_from` returns frames."""
+    """Return audio samples of a video; close its decoder if that fails. Raises StoreError."""
     try:
         return sounds[id_].read(*span, rate=rate, num_channels=num_channels)
     except StoreError:

@@ -116,10 +116,11 @@ def _planes(data: memoryview) -> VideoFrame | None:
 
 @lru_cache(maxsize=256)
 def scaled_size(height: int, width: int, short_side: int | None) -> tuple[int, int]:
-    """Return the smallest eighth of a size whose shorter side is at least `short_side`, rounded up as libjpeg does.
+    """Return the smallest n/8 of a size (n = 1 to 8) whose shorter side is at least `short_side`, rounded up as libjpeg
+    does; the full size if none is.
 
     Raises:
-        StoreError: `short_side` is not positive, or larger than the frames.
+        StoreError: The size is not positive, or exceeds MAX_PIXELS.
     """
     if not (height > 0 < width and height * width <= MAX_PIXELS):
         raise StoreError(f"a frame of {width}x{height} is over the limit of {MAX_PIXELS} pixels, or none")

@@ -173,7 +173,7 @@ class _SurveyedReader(VideoReader):
 
 
 class _CountingReader(VideoReader):
-    """Reads frames by their position in decoding order."""
+    """Reads frames by counting those that the decoder returns, from the first one on."""
 
     _probes = True
 

@@ -53,7 +53,7 @@ class StoreLayout(ABC):
         return NUMBERED_SHARD.fullmatch(name.removesuffix(self.suffix)) is not None and name.endswith(self.suffix)
 
     def is_file(self, name: str) -> bool:
-        """Return whether a file name belongs to a shard, an index file, or a partial version of these."""
+        """Return whether a file name is that of a shard, of an index file, or of a partial index file."""
         patterns = [pattern for each in self.index_files for pattern in (each, f".{each}.partial")]
         return self.is_shard(name) or any(fnmatch.fnmatchcase(name, each) for each in patterns)
 

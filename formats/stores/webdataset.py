@@ -344,13 +344,15 @@ class _Window(io.RawIOBase):
 
 
 def _plain_files(tar: tarfile.TarFile, end: int) -> Iterator[tuple[str, int, int]]:
-    """Return name, position and size of each file.
+    """Yield name, position and size of each regular file.
 
     Args:
-        end: End of the tar.
+        tar: The archive.
+        end: End of the tar in bytes.
 
     Raises:
-        ValueError: Lists files that are not regular, have a name outside the folder, or occur twice.
+        ValueError: A file extends past the end of the tar; or, after the last file, some are not regular, have a name
+            outside the folder, or occur twice. The message lists them.
     """
     odd: list[str] = []
     seen: set[str] = set()

@@ -80,35 +80,38 @@ class _Video:
 class VideoDataset:
     """Clips of the videos of a store, by number: a map-style dataset for torch's DataLoader and for PrefetchLoader.
 
-    ``len(dataset)`` counts all clips, and ``dataset[i]`` returns one as a dict (see ``__getitem__``). The dataset can be pickled, and
-    works the same in forked and spawned processes.
+    ``len(dataset)`` counts all clips, and ``dataset[i]`` returns one as a dict (see ``__getitem__``). The dataset can
+    be pickled, and works the same in forked and spawned processes.
 
     Args:
-        source: The path of a store, a store, a list of video files, or several stores: a list of them, or a dict whose keys are put
-            in front of their ids.
+        source: The path of a store, a store, a list of video files, or several stores: a list of them, or a dict whose
+            keys are put in front of their ids.
         sequence_length: Frames of a clip. Videos that are too short have no clip.
         stride: Distance between two frames of a clip, in frames.
         step: Distance between the beginnings of two clips, in frames.
         clips: A sampler in place of sequence_length, stride and step, such as ``clips_at_random_indices(...)``.
         size: (height, width) that frames are scaled to; one number is the shorter side.
-        crop: (height, width) that is cut out after scaling; one number is a square. Cut from the middle unless random_crop.
+        crop: (height, width) that is cut out after scaling; one number is a square. Cut from the middle unless
+            random_crop.
         random_crop: Cut out at a random place, the same for all frames of a clip.
         flip: Probability of flipping left and right; True is 0.5.
         dtype: "uint8", "uint16" (all bits of a store of 10 bits), "float16" or "float32".
-        normalize: For float dtypes: True gives 0..1; "imagenet" or (mean, std), three values each, gives ((0..1) - mean) / std.
+        normalize: For float dtypes: True gives 0..1; "imagenet" or (mean, std), three values each, gives ((0..1) -
+            mean) / std.
         colour: "rgb", or "ycbcr" as in JPEG (JFIF).
         random_resized_crop: Cut out a random part and scale it to `size`: True, or ((least, most) share of the area,
             (least, most) width / height).
-        num_crops: 3 makes three items of each clip: the two ends and the middle of the longer side.
+        num_crops: 3 makes three items of each clip: crops at both ends and the middle of the side of which the crop
+            leaves more.
         layout: Order of the axes of frames: "THWC", "TCHW" or "CTHW".
-        transform: A function of the frames of a clip, applied last, such as one of torchvision.transforms.v2. It gets an array, or a
-            tensor with tensors=True, and must return the same shape for all clips.
+        transform: A function of the frames of a clip, applied last, such as one of torchvision.transforms.v2. It gets
+            an array, or a tensor with tensors=True, and must return the same shape for all clips.
         split: Take only videos whose label `split` is this.
         ids: Take only these videos.
-        where: Take only videos for which this holds: an Arrow expression on `id`, `num_frames`, `height`, `width` and `labels`, such as
-            ``pc.field("labels", "score") > 0.5``, or a function of a dict of these.
-        audio_rate: Add `audio`, (audio_channels, N) float32 at this sample rate, from the time of the first frame on, and `has_audio`;
-            for stores made with `--audio`.
+        where: Take only videos for which this holds: an Arrow expression on `id`, `num_frames`, `height`, `width` and
+            `labels`, such as ``pc.field("labels", "score") > 0.5``, or a function of a dict of these.
+        audio_rate: Add `audio`, (audio_channels, N) float32 at this sample rate, from the time of the first frame on,
+            and `has_audio`; for stores made with `--audio`.
         audio_channels: 1 or 2.
         audio_seconds: Length of `audio`; None is as long as the clip.
         tensors: Return torch tensors, which share the memory of the arrays.
@@ -372,7 +375,7 @@ class VideoDataset:
         key: RandomKey,
         out: npt.NDArray[Any] | None = None,
     ) -> Any:
-        """Return the frames of an item after scaling: transformed, or given to the user's function.
+        """Apply the transforms that follow scaling, then the user's function, and return the frames of the item.
 
         Args:
             frames: Scaled frames.
@@ -405,7 +408,7 @@ class VideoDataset:
         return made
 
     def _transformed(self, frames: npt.NDArray[Any], what: str, key: RandomKey) -> Any:
-        """Call the user's function with torch's random numbers seeded by `key`."""
+        """Call the user's function with the random numbers of Python, NumPy and torch seeded by `key`."""
         assert self.transform is not None
         try:
             with _seeded(key):

@@ -5,7 +5,7 @@ also has
 epoch, batch    both 0-based, of the batch that was just returned
 wait_ms         how long the training loop waited for it
 ready, places   batches that were ready when it was requested, and capacity
-decode_ms       decoding time of its sequences, summed over all workers
+decode_ms       time to make its sequences: decoding, transforms and audio, summed over all workers
 hits, frames    how many of its frames had been decoded before, of how many
 cache_bytes     decoded frames in the workers' caches
 memory_bytes    resident memory of this process and its descendants, measured every two seconds

@@ -213,8 +213,9 @@ class PrefetchLoader:
         """Return the position of the loader. `load_state_dict` in another process continues with the batch after the last
         returned one.
 
-        If a sampler without `set_epoch` gave the order, the state contains the rest of it. The order of later epochs
-        comes from the sampler's own generator, whose state the program must store.
+        In the middle of an epoch whose order came from a sampler without `set_epoch`, the state also contains the order
+        of that epoch. The order of later epochs comes from the sampler's own generator, whose state the program must
+        store.
         """
         order = {"order": self._drawn} if self._draws and self._batches_given else {}
         return {"epoch": self._epoch, "batches_given": self._batches_given, **self._identity(), **order}

@@ -251,7 +251,8 @@ class sample_frames(_OfIndices):
         num_frames_per_clip: Frames of a clip.
         num_indices_between_frames: From one frame of a clip to the next; 1 is consecutive frames.
         policy: What is done where a clip would go past the end of its video: "repeat_last", "wrap", "error" or "drop".
-        test_mode: Take the frames in the middle of the segments or, of several frames, clips equally far apart.
+        test_mode: Choose without randomness: for clips of one frame, the middle of each segment; for longer clips, starts that
+            are equally far apart.
     """
 
     test_mode: bool = False
@@ -307,7 +308,7 @@ class dense_sample_frames(sample_frames):
     The rule is that of mmaction2's DenseSampleFrames. The other arguments are those of `sample_frames`.
 
     Args:
-        test_mode: Make an item for each of `num_sample_positions` of these ranges, equally far apart.
+        test_mode: Make an item for each of `num_sample_positions` ranges, equally far apart.
         sample_range: Frames of a range.
         num_sample_positions: Ranges of a video with `test_mode`.
     """

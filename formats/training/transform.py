@@ -40,7 +40,8 @@ class Transform:
     """Transform of all frames of an item. Sizes are (height, width).
 
     Attributes:
-        size: Size to scale to, or length of the shorter side
+        size: Size to scale to, or length of the shorter side; with `random_resized_crop`, one number is the side of a
+            square
         crop: Size to crop after scaling, or side of a square
         random_crop: Crop at a random position instead of the centre
         flip: Probability of a horizontal flip; True means 0.5
@@ -48,10 +49,10 @@ class Transform:
         normalize: True scales to 0..1; (mean, std) of three values each, or "imagenet", gives ((0..1) - mean) / std.
             Only for floats
         colour: "rgb", or "ycbcr" as in JPEGs (JFIF)
-        random_resized_crop: Crop a random part and scale it to `size`. True uses torchvision's defaults; else (scale,
-            ratio), two ranges: the
+        random_resized_crop: Crop a random part and scale it to `size`. True uses torchvision's defaults; (scale, ratio)
+            are two ranges: the part's share of the area, and its width / height
         part's share of the area, and its width / height
-        num_crops: 3 makes three items: the crops at both ends and the centre of the longer side
+        num_crops: 3 makes three items: crops at both ends and the centre of the side of which the crop leaves more
         layout: Order of the axes: T frames, H lines, W columns, C channels
 
     Raises:
@@ -242,7 +243,7 @@ class Transform:
         return np.asarray(mean, np.float64) * 255, np.asarray(std, np.float64) * 255
 
     def _lines(self, width: int) -> list[npt.NDArray[np.float32]]:
-        """Return mean and 1 / std as arrays of (width * 3,): whole lines are faster than pixels of three."""
+        """Return mean and standard deviation as arrays of (width * 3,): whole lines are faster than pixels of three."""
         return [np.tile(values, width).astype(np.float32) for values in self._mean_std]
 
     @cached_property

@@ -215,7 +215,7 @@ class ItemResult(NamedTuple):
         position: Position in the order
         error: Why the item could not be made, or None
         about: The item without its frames
-        seconds: Decoding time
+        seconds: Time to make the item: decoding, transforms and audio
         hits: Frames that had been decoded before
         frames: Frames of the item
         cache_bytes: Size of the worker's cache

@@ -34,7 +34,8 @@ def why_refused(path: str, demuxer: str) -> str:
 
 
 def text_in_place(path: str) -> str:
-    """Return what kind of text a file is: a Git LFS pointer, a web page, a list; "" if it is not text.
+    """Return what a file is instead of a video: an archive, a Git LFS pointer, a web page or other text; "" if it is none
+    of these.
 
     The text itself is not shown: the file may be a link to private data.
     """

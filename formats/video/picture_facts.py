@@ -153,7 +153,9 @@ class Turn(NamedTuple):
 
 
 def turn_of(frame: VideoFrame) -> Turn:
-    """Return how to turn a frame, by its display matrix or one that holds for it; no turning without one."""
+    """Return how to turn a frame, from its own display matrix or an earlier one that still applies; no turning without
+    one.
+    """
     matrix = properties_of(frame).matrix or display_matrix(frame)
     if matrix is None:
         return Turn()
@@ -162,11 +164,11 @@ def turn_of(frame: VideoFrame) -> Turn:
 
 
 def turn_by(a: int, b: int, c: int, d: int) -> Turn:
-    """Return a display matrix as transpose and flips.
+    """Convert a display matrix to transpose and flips.
 
-    The matrix maps a stored (x, y) to (a·x + c·y, b·x + d·y) with y downwards (ISO/IEC 14496-12, 6.2.2). An angle that
-    is no multiple of 90 degrees goes to the nearest one; the angle is that of FFmpeg, which a matrix without area has
-    none of.
+    The matrix maps a stored (x, y) to (a·x + c·y, b·x + d·y) with y downwards (ISO/IEC 14496-12, 6.2.2). The angle is
+    computed as FFmpeg does, and rounded to the nearest multiple of 90 degrees. A matrix without area has no angle and
+    is ignored.
     """
     area = a * d - b * c
     if not area:
@@ -243,7 +245,7 @@ def _matroska_cropping(stream: VideoStream) -> Cropping:
 
 
 def elements(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield name and content of EBML elements (RFC 8794); the children of MASTERS are yielded separately."""
+    """Yield name and content of EBML elements (RFC 8794); instead of an element in MASTERS, its children are yielded."""
     at = 0
     while at + 2 <= len(data):
         name_bytes = 9 - data[at].bit_length()

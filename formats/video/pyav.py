@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 IS_18 = int(av.__version__.split(".")[0]) < 19
-# PyAV 18 decodes metadata strictly unless told otherwise; PyAV 19 knows no such argument and never fails.
 # AV_FRAME_DATA_VIEW_ID; PyAV 18 has no name for it.
 VIEW_ID = 29
 NO_DECODER = {"codec_whitelist": "none"}
+# PyAV 18 decodes metadata strictly by default; PyAV 19 has no such argument and never fails.
 _METADATA: dict[str, Any] = {"metadata_errors": "surrogateescape"} if IS_18 else {}
 
 
@@ -71,11 +71,16 @@ def open_input(
     hwaccel: HWAccel | None = None,
     probes: bool = True,
 ) -> InputContainer:
-    """Return a container to read; metadata that is not UTF-8 is no error. Raises PyAV's errors, OSError and ValueError.
+    """Open a container for reading, even if its metadata is not UTF-8. Raises PyAV's errors, OSError and ValueError.
 
-    probes: decode the first frames already, as libavformat does to learn what some containers do not say, such as the
-    pixel format; that takes five times as long as the rest. A local file is a regular one: a named pipe in its place
-    would be waited for.
+    A local file must be regular: opening a named pipe would block.
+
+    Args:
+        file: URL or file object.
+        options: libavformat's options.
+        hwaccel: Hardware decoder.
+        probes: Decode the first frames on opening, as libavformat does to learn what some containers do not store, such as
+            the pixel format. This takes five times as long as the rest.
     """
     if isinstance(file, str) and file.startswith("file:"):
         check_regular(file.removeprefix("file:"))

@@ -1,6 +1,6 @@
 """Convert decoded frames to 16-bit RGB, 0..65535, without losing precision of 10 or 12 bits.
 
-libswscale subsamples and scales. Its own conversion to RGB of more than 8 bits is up to four levels (of 10 bits) too
+libswscale upsamples the chroma and scales. Its own conversion to RGB of more than 8 bits is up to four levels (of 10 bits) too
 dark, so the colour matrix is computed here.
 """
 

@@ -122,8 +122,8 @@ def _with_origin(source: Source) -> tuple[Iterator[Packet[VideoStream]], int | N
 def _shows_in_order(source: Source, head: list[Packet[VideoStream]]) -> bool:
     """Return whether the frames of the first packets come out of the decoder in the order of their timestamps.
 
-    A few are decoded to tell; more where packets are reordered otherwise than the stream says of itself, as when
-    timestamps only count them.
+    A few are decoded to find out; more if packets are reordered in another way than the stream declares, for example if
+    timestamps merely number the packets.
     """
     stamps = [packet.pts or 0 for packet in head if shown_by(packet).frames]
     depth = max(sum(one > stamp for one in stamps[:number]) for number, stamp in enumerate(stamps))

@@ -433,6 +433,6 @@ def has_zeros_outside_padding(data: bytes, zeros: bytes) -> bool:
 
 
 def shown_by(packet: Packet[VideoStream]) -> PacketInfo:
-    """Return what a packet of `Source.packets` tells; one frame for codecs that always have one per packet."""
+    """Return what a packet of `Source.packets` displays; one frame if its codec is not parsed here."""
     marked = cast("list[PacketInfo] | None", packet.opaque)
     return PacketInfo() if marked is None else marked[0]

@@ -69,7 +69,7 @@ class Sound:
         return None if self._stream is None else self._stream.codec_context.sample_rate
 
     def read(self, start: Fraction, end: Fraction, *, rate: int | None, num_channels: int | None) -> Samples:
-        """Return (C, N), -1 to 1, N = round(end rate) - round(start rate); zeros where the file has no audio. Raises
+        """Return (C, N), -1 to 1, N = round(end * rate) - round(start * rate); zeros where the file has no audio. Raises
         StoreError.
         """
         own = self.rate

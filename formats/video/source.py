@@ -61,9 +61,8 @@ ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 BI_RGB = "\0\0\0\0"  # the tag of uncompressed RGB in AVI; its fourth byte is not used (BITMAPINFOHEADER, Windows GDI)
 THEORA_HEADER = 0x80  # of its first byte: a header, which chained files have again in the middle (Theora I, 6.1)
-COUNTED_ITSELF = {
-    "mpegts"
-}  # whose packets are counted here: libavformat marks those before the seam of joined recordings
+# vidprep counts their packets itself (damage/transport.py): libavformat marks those before the seam of joined recordings as corrupt.
+COUNTED_ITSELF = {"mpegts"}
 HEAD_PACKETS, HEAD_BYTES = 64, 16 << 20  # that show how far apart frames are
 STREAM_PACKETS = 2000  # that show which stream has more than one picture
 

@@ -173,7 +173,7 @@ class VideoWriter:
     """Encodes frames and muxes packets into one file, which is valid only after `close` returns.
 
     Between `encode` and `mux` packets belong to the caller, who measures them. Packets that an equal encoder made
-    elsewhere may be muxed too.
+    elsewhere may be muxed instead, after `take_order`.
     """
 
     def __init__(self, path: Path, options: EncoderOptions, output: OutputFormat, cores: int = 1) -> None:

@@ -73,7 +73,8 @@ def write_results(destination: Path, results: Iterable[UnitResult]) -> None:
     were not requested.
 
     Raises:
-        ManifestError: They cannot be written.
+        ManifestError: The manifest cannot be read.
+        OSError: The results cannot be written.
     """
     table = table_of(results)
     earlier = read_results(destination)

@@ -101,7 +101,14 @@ class Check:
 
 @dataclass(slots=True)
 class Seeks:
-    """Random seeks of one loader, in one file or in all. unread: files that it does not read in order, and why the first."""
+    """Random seeks of one reader, in one file or in all.
+
+    Attributes:
+        tried: Number of seeks
+        wrong: Seeks that failed or returned another picture
+        unread: Number of files that the reader could not read in order
+        reason: Why it could not read the first of them
+    """
 
     tried: int = 0
     wrong: int = 0
@@ -118,7 +125,7 @@ class UnitResult:
         file_name: File that contains it
         sha256: SHA-256 of the output in its row
         checked_at: Seconds since 1970
-        read_as: Frames that were read by number
+        read_as: Sizes and modification times of the files that were read; see `Check.read_as`
         faults: One line for each fault
         psnr_y_db: Mean PSNR-Y
         psnr_yuv_db: Mean PSNR-YUV
@@ -363,7 +370,9 @@ def _faults_of_tags(path: Path, output: OutputFormat) -> Iterator[str]:
 def _compare_stored(
     path: Path, row: ManifestRow, settings: RunSettings, stream: FrameStream
 ) -> Generator[str, None, QualityReport | None]:
-    """Yield frames of a store against those that the source makes. Returns their scores, None where they have no loss."""
+    """Compare the stored frames with those made from the source, and yield a line for each fault. Return the scores; None
+    for frames without loss, or after a fault.
+    """
     output = stream.output
     frames, _ = _stored(path, row, layout_of(settings.stored_frames.store))
     sums = QualitySums()
@@ -397,7 +406,9 @@ def _levels_apart(made: npt.NDArray[Any], stored: bytes) -> int:
 
 
 def _faults_of_seeks(path: Path, check: Check, done: UnitResult) -> Iterator[str]:
-    """Yield a line for each loader whose frame after a seek differs from its frame of that number in order."""
+    """Yield a line for each seek that fails or returns another picture than reading in order, and for each loader that
+    lacks a frame.
+    """
     count = check.row.num_frames or 0
     rng = random.Random(check.row.id)
     wanted = rng.sample(range(count), min(check.seeks, count))

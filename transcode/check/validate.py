@@ -243,7 +243,7 @@ def _rows_to_read(
 
 
 def _missing(destination: Path, ids: pa.ChunkedArray, sources: Mapping[str, Unit] | None) -> dict[str, str]:
-    """Yield a line for each unit without a row, with the reason."""
+    """Return why each unit without a valid row has none, by id."""
     missing, known = array_status(destination).missing, set(ids.to_pylist()) if sources else set()
     without = {id_: unit for id_, unit in (sources or {}).items() if id_ not in known and id_ not in missing}
     return missing | {id_: f"no row: {unit.path} was not made" for id_, unit in without.items()}
@@ -330,8 +330,8 @@ def _checks(
 
 
 def _witness(asked: str | Path | None, *, vmaf: bool) -> str:
-    """Return the ffmpeg asked for, else the one in imageio-ffmpeg: it is of an age with the libraries in PyAV, and older
-    ones paint some sources otherwise. Raises MissingError.
+    """Return the ffmpeg program that scores outputs: the requested one, else VIDPREP_FFMPEG, else that of imageio-ffmpeg,
+    which is about as new as PyAV's libraries; older ones render some sources differently. Raises MissingError.
     """
     import imageio_ffmpeg
 

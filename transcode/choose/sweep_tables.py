@@ -158,7 +158,9 @@ def _cell(name: str, rows: list[SweepRow], times: SweepRow) -> dict[str, Any]:
 
 
 def _at(name: str, cells: Sequence[SweepRow], db: float) -> dict[str, Any]:
-    """Return a curve at one PSNR; None if its cells do not reach from below to above."""
+    """Return the figures of a curve at one PSNR, each None if the cells do not lie on both sides of it, and the range that
+    the curve reaches.
+    """
     mine = [cell for cell in cells if cell["curve"] == name]
     return {
         "curve": name,

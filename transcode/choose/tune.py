@@ -46,7 +46,7 @@ class Reading:
 
     @property
     def span(self) -> int:
-        """Distance from the first frame of a sequence to the last."""
+        """Number of frames from the first frame of a sequence to its last, both included."""
         return (self.sequence_length - 1) * self.stride + 1
 
     def gops(self) -> tuple[int, ...]:
@@ -62,8 +62,8 @@ class Choice:
         codec: Codec
         gop: Keyframe interval; None for JPEGs
         value: CRF or quality
-        psnr_y_p1_db: 1st percentile of PSNR-Y
-        psnr_y_db: Mean PSNR-Y
+        psnr_y_p1_db: Lowest 1st percentile of PSNR-Y among the videos
+        psnr_y_db: Mean of the videos' PSNR-Y, each at most MAX_DB
         bytes_per_frame: Size of a frame
         total_bytes: Estimated size of the whole dataset
         decode_ms: Decoding time of a sequence
@@ -136,7 +136,7 @@ def recommend(
         options: Excerpts and codecs.
         reading: How the network reads.
         target_db: PSNR to reach.
-        workers: Creates the pool.
+        workers: The pool.
         say: Receives progress messages.
 
     Raises:
@@ -200,7 +200,9 @@ def _choice(
     whole: _DatasetSize,
     target_db: float,
 ) -> Choice:
-    """Return the measurements of one setting. Raises SettingsError if the trial is incomplete."""
+    """Return the measurements of one setting. Raises SettingsError if too few videos reach the target, or if they cannot
+    be read.
+    """
     good = [row for row in rows if row.ok]
     reached = sum((row.psnr_y_p1_db or 0.0) >= target_db for row in good)
     if not good or reached < len(good) * (1 - MISSES_ALLOWED):

@@ -132,14 +132,15 @@ def bench(
     cls=BriefCommand,
 )
 def bench_command(stores: tuple[Path, ...], out: Path | None = None, as_json: bool = False, **given: Any) -> None:
-    """Time every installed loader on every STORE, side by side; loaders whose pixels are wrong are named and not timed.
+    """Time every installed loader on every STORE, side by side. A loader that returns wrong pixels is reported, not
+    timed.
 
-    STORE is what transcode, burst or pack made, a folder of raw videos, or a folder that has a folder of .jpg or .png pictures
-    for each video. Videos that all stores have are read, by id. With a folder of raw videos among them, the table says how
-    many times as fast the others are.
+    STORE is an output of transcode, burst or pack, a folder of raw videos, or a folder with a folder of .jpg or .png
+    pictures for each video. The videos that all stores share are read, by id. If one of the stores is a folder of raw
+    videos, the table shows the speed-up over it.
 
     \b
-    Exit codes: 0 measured, 1 nothing could be timed on one of the stores, 2 wrong usage.
+    Exit codes: 0 measured, 1 a store without any timing, 2 wrong usage.
     \b
     vidprep bench raw/ ready/ frames/ --cache both --out bench/
     vidprep bench ready/ --workers 1 --workers 4 --step-ms 50 --advise

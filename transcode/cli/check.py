@@ -40,9 +40,9 @@ def show_command(destination: Path, id_: str | None = None, failed: bool = False
     """Print the manifest of DST: one line per video, or every column of the video ID.
 
     \b
-    vidprep show ready/                what was made of each video, and why the others failed
+    vidprep show ready/                one line per video, and the reason of each failure
     vidprep show ready/ --warnings     every warning, with its code
-    vidprep show ready/ sub/clip       all about one video
+    vidprep show ready/ sub/clip       all columns of one video
     """
     if not manifest_paths(destination):
         if made_by_run(destination):
@@ -211,12 +211,13 @@ def validate(
 def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, **given: Any) -> None:
     """Check a finished destination again, from its bytes: checksums, layout, keyframes, times, every frame decoded.
 
-    With SRC (and --include, --limit and the like, as the run was given them), every source must have a row, and frames are made
-    anew from the sources, compared and scored. A line for each fault on stdout, with file and offset; what was measured goes to
-    DST/validation.parquet. Interrupted, the same command goes on. A DST behind a URL is copied to TMPDIR, and nothing is written there.
+    With SRC (and the same --include, --limit and so on as the run), every source must have a row, and the frames are
+    made again from the sources, compared and scored. Each fault is a line on stdout, with file and offset;
+    measurements go to DST/validation.parquet. To continue an interrupted check, run the same command again. A DST
+    behind a URL is copied to TMPDIR, and nothing is written to the URL.
 
     \b
-    Exit codes: 0 nothing wrong, 1 faults, 2 wrong usage, 130 interrupted.
+    Exit codes: 0 no fault, 1 faults, 2 wrong usage, 130 interrupted.
     """
     if len(paths) > 2:
         raise SettingsError("give a destination, or its sources and the destination")
@@ -326,10 +327,12 @@ def report_command(paths: tuple[Path | str, ...], quiet: bool = False, **given: 
 @click.argument("paths", metavar="FILE…", type=LocalPath(dir_okay=False), nargs=-1, required=True)
 @click.option("--once", is_flag=True, help="Show the present state, and exit.")
 def monitor_command(paths: tuple[Path, ...], once: bool = False) -> None:
-    """Show runs live: rates, time left, what is at work, what failed, what is slowest; and loaders: waits, what is ready.
+    """Show runs live (rates, time left, running, failed and slowest videos) and loaders (waiting times, ready
+    batches).
 
-    FILE: what runs write with --events, and loaders with events=, one file for all of them or one for each; from any machine
-    that sees it; a named pipe too. Ends when all runs have ended and all loaders are closed.
+    FILE is written by runs with --events and by loaders with events=: one file for all of them or one each, or a
+    named pipe. It may be on another machine's disk. The command ends when all runs have ended and all loaders are
+    closed.
     """
     try:
         from rich.console import Console
@@ -372,12 +375,12 @@ def doctor(
 
 @command_of(doctor, click.argument("destination", metavar="[DST]", type=FolderOrUrl(), required=False))
 def doctor_command(destination: Path | str | None = None, **given: Any) -> None:
-    """Try out what a run needs on this machine, and say what to do about what does not work.
+    """Test everything that a run needs on this machine, and say how to fix what does not work.
 
-    With DST, also what its file system or store can do: whether one run keeps another out.
+    With DST, also test whether its file system or object store keeps two runs from writing at once.
 
-    A rotated clip with audio is made in every codec, by both engines and as burst, validated, and read back.
-    Exit 1 when a default is broken.
+    A rotated clip with audio is encoded with every codec, by both engines and by burst, validated, and read back.
+    Exit code 1 if a default is broken.
     """
     findings = doctor(destination, on_finding=_print, **given)
     sys.exit(0 if all(finding.ok or not finding.needed for finding in findings) else 1)

@@ -168,9 +168,9 @@ def sweep(
 def sweep_command(source: Path, out: Path, quiet: bool = False, **given: Any) -> None:
     """Measure a sample of SRC in many settings: size against PNG and JPEG, PSNR, SSIM, encoding and reading times.
 
-    Sources are decoded and scaled once. OUT gets sweep.parquet (a row for each setting and video), sweep.json, and
-    report.html with rate-distortion curves. Run the same command again to go on after a stop, or with more settings to
-    measure those as well.
+    Sources are decoded and scaled once. The results in OUT are sweep.parquet (a row for each setting and video),
+    sweep.json, and report.html with rate-distortion curves. To continue after a stop, run the same command again; run
+    it with more settings to add these.
 
     \b
     vidprep sweep raw/ choose/ --short-side 240 --gop 5,16
@@ -292,7 +292,7 @@ def tune(
 def tune_command(source: Path, **given: Any) -> None:
     """Measure a sample of SRC in several formats, and recommend one for how your network reads.
 
-    Prints every choice that no other beats in both size and time, and the command that makes the recommended one, with the reason.
+    Prints the Pareto-optimal settings (size against time), and the command for the recommended one, with the reason.
 
     \b
     vidprep tune raw/ --short-side 240 --sequence-length 8 --target-psnr 38

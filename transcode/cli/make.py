@@ -194,15 +194,16 @@ def transcode(
 def transcode_command(source: Path | str, destination: Path | str, **given: Any) -> None:
     """Re-encode SRC (a folder, a file, or a table .csv/.tsv/.parquet/.jsonl with a column `path`) into DST, and verify it.
 
-    Every output is decoded and compared with the frames it was made from before it is renamed into place. DST/manifest.parquet
-    has one row per video. Run the same command again to go on after a stop: what is done is not done again.
+    Every output is decoded and compared with the frames it was made from before it gets its final name.
+    DST/manifest.parquet has one row per video. To continue after a stop, run the same command again: finished videos
+    are not processed twice.
 
     \b
     Exit codes: 0 all good, 1 some video failed, 2 wrong usage, 3 stopped by the destination, the workers or the cluster
     (run again), 130 or 143 interrupted.
     \b
-    vidprep transcode raw/ ready/                                    H.264, keyframe every 16, own rate and size
-    vidprep transcode raw/ ready/ --fps 15 --short-side 240 --gop 5  for short random sequences
+    vidprep transcode raw/ ready/                                    H.264, a keyframe every 16 frames
+    vidprep transcode raw/ ready/ --fps 15 --short-side 240 --gop 5  cheap random access to short clips
     vidprep transcode clips.csv ready/ --size 224x224 --fit crop     cuts and labels from a table
     """
     _run_command(source, destination, given, VideoOutput)
@@ -230,14 +231,14 @@ def burst(
 def burst_command(source: Path | str, destination: Path | str, **given: Any) -> None:
     """Store the frames of SRC (a folder, a file, or a table) one by one in large shards in DST, and verify them.
 
-    One JPEG generation, straight from the decoded frames; each is decoded back and scored. Colours are BT.601 full range,
-    as every reader of JPEG expects. DST/manifest.parquet has one row per video. Run the same command again to go on.
+    Each decoded frame is encoded once, then decoded and scored. Colours are BT.601 full range, as every JPEG reader
+    expects. DST/manifest.parquet has one row per video. To continue after a stop, run the same command again.
 
     \b
     Exit codes: 0 all good, 1 some video failed, 2 wrong usage, 3 stopped by the destination, the workers or the cluster
     (run again), 130 or 143 interrupted.
     \b
-    vidprep burst raw/ frames/ --fps 15 --short-side 240      JPEGs back to back, index.parquet beside
+    vidprep burst raw/ frames/ --fps 15 --short-side 240      JPEGs back to back, with an index
     vidprep burst raw/ frames/ --format webdataset            tar shards that webdataset reads
     vidprep burst raw/ frames/ --format tensor --size 112x112 raw uint8 frames, memory-mapped
     """

@@ -30,7 +30,7 @@ class Packed:
 
     Attributes:
         num_videos: Number of videos
-        labels: Rows of `labels` that were carried over
+        labels: Rows that were written to labels.csv
         labels_unseen: Rows of `labels` at whose time no output has a frame
     """
 
@@ -51,7 +51,7 @@ def label(
     on_bad_row: Annotated[str, Option("What to do with rows that match no video.", choices=BAD_ROWS)] = "fail",
     dry_run: Annotated[bool, Option("Show what would change; write nothing.")] = False,
 ) -> Relabelled:
-    """Add, change and remove labels of a finished destination, without its sources. No output is touched.
+    """Add, change and remove labels of a finished destination, without its sources. No video is encoded again.
 
     Labels of videos that the table does not list stay. A later run gives its sources' labels again; columns that only this call gave stay.
 
@@ -97,12 +97,11 @@ def label(
     click.argument("table", metavar="[TABLE]", type=LocalPath(dir_okay=False), required=False),
 )
 def label_command(destination: Path | str, table: Path | None = None, dry_run: bool = False, **given: Any) -> None:
-    """Add, change and remove labels of DST, without its sources. No output is touched.
+    """Add, change and remove labels of DST, without its sources. No video is encoded again.
 
     TABLE (.csv, .tsv, .parquet, .jsonl) has a column `id`, or `path`, relative to the folder of TABLE, and for cuts `start` and `end`.
-    Its other columns are labels.
-    Videos and labels that are not in it stay as they are, and so do those whose cell is empty. A later run gives its sources' labels
-    again.
+    Its other columns are labels. Videos and labels that are not in the table, or whose cell is empty, stay unchanged.
+    A later run sets the labels of its sources again.
 
     \b
     vidprep label ready/ corrected.csv --dry-run
@@ -145,14 +144,14 @@ def merge(destination: str | Path) -> Merged:
 
 @command_of(merge, click.argument("destination", metavar="DST", type=FolderOrUrl()))
 def merge_command(destination: Path | str) -> None:
-    """Join the parts of a run by --partition into one destination, when its tasks have ended.
+    """Join the partitions of an array run (--partition) into one destination, when its tasks have ended.
 
-    One manifest, the index of shards, nothing left of killed tasks. A line on stdout for each video of the run that is missing,
-    with the reason; run the tasks that did not finish again, then merge again. Videos that came after the run had begun are made by
-    the next run: an array again, or the command without --partition.
+    The result has one manifest and one index, without files of killed tasks. Each missing video is a line on stdout,
+    with the reason: run the unfinished tasks again, then merge again. Videos that were added after the run had begun
+    are processed by the next run, with or without --partition.
 
     \b
-    Exit codes: 0 all good, 1 some video failed or is missing, 2 wrong usage, 3 a task is still at work.
+    Exit codes: 0 all good, 1 some video failed or is missing, 2 wrong usage, 3 a task is still running.
     """
     merged = merge(destination)
     for id_, why in merged.missing.items():
@@ -202,11 +201,7 @@ def compact(destination: str | Path) -> Compacted:
 
 @command_of(compact, click.argument("destination", metavar="DST", type=FolderOrUrl()))
 def compact_command(destination: Path | str) -> None:
-    """Free the bytes in shards that no video needs any more, and join small shards.
-
-    What a run replaces stays in its shard until a quarter of that is dead; then the run itself writes the shard anew. This
-    writes all shards with dead bytes anew. The store can be read at any moment, and a kill loses nothing.
-    """
+    """Free the bytes in shards that no video uses any more, and join small shards."""
     done = compact(destination)
     click.echo(
         f"vidprep: {count_of(done.shards, 'shard')} rewritten or joined; {count_of(done.dead_bytes, 'dead byte')} freed",
@@ -277,14 +272,14 @@ def pack(
     click.argument("out", metavar="OUT", type=LocalPath()),
 )
 def pack_command(store: Path, out: Path, **given: Any) -> None:
-    """Convert STORE (what transcode or burst made, or a GulpIO or WebDataset folder) into what another tool reads.
+    """Convert STORE (an output of transcode or burst, or a GulpIO or WebDataset folder) for another tool.
 
     \b
-    burst, gulp, webdataset, tensor   another store; JPEGs are copied as they are, videos go into tar shards as they are
+    burst, gulp, webdataset, tensor   another store; JPEGs are copied unchanged, videos go into tar shards unchanged
     frames                            a folder of img_00001.jpg … for each video
     hf                                a folder for load_dataset("videofolder"), labels included
     torchcodec                        custom_frame_mappings of each video
-    dali, mmaction                    their lists of files and numbered labels
+    dali, mmaction                    lists of files with numbered labels
     """
     packed = pack(store, out, **given)
     click.echo(f"vidprep: {count_of(packed.num_videos, 'video')} packed into {out}", err=True)

@@ -213,8 +213,8 @@ class Merged:
 
     Attributes:
         parts: Partitions that this call joined
-        ok: Finished videos in them
-        failed: Failed videos in them
+        ok: Finished videos in the merged manifest
+        failed: Failed videos in the merged manifest
         count: Partitions of the array
         unended: Numbers of the partitions whose task did not finish
         missing: Id of each video without a valid row, and the reason
@@ -241,8 +241,9 @@ def merge(where: Path | str) -> Merged:
     A repeated call is harmless, and completes a merge that was stopped.
 
     Raises:
-        DestinationError: There is no array run, or a partition is still running.
+        DestinationError: A task is still running, or the destination cannot be written.
         ManifestError: A manifest cannot be read.
+        StoreError: No run made the destination.
     """
     whole = _open_unmerged(where)
     with whole.lock(merging=True):

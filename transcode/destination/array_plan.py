@@ -93,7 +93,7 @@ class ArrayPlan:
         settings_digest: Their digest
         selection: Options by which sources were selected
         parts: Number of the partition of each video, by id
-        states: Size and time of each source when the plan was made, by id
+        states: Size, modification time and cut of each source when the plan was made, by id
         digest: Digest of the whole plan
     """
 
@@ -160,7 +160,8 @@ def previewed(place: Destination, sources: SourceList, settings: RunSettings, *,
 def begin_part(
     place: Destination, sources: SourceList, settings: RunSettings, selection: Selection, *, overwrite: bool
 ) -> TaskShare:
-    """Return the share of this partition from the plan. The first task makes the plan. Hold the partition's lease.
+    """Return the share of this partition from the plan. The first task makes the plan. Call it while the partition's lease
+    is held.
 
     Raises:
         DestinationError: Other partitions have other settings, or the plan cannot be read.

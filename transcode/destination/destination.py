@@ -233,7 +233,9 @@ class Destination:
             yield
 
     def _take_lease(self, held: ExitStack) -> None:
-        """Take this run's lease, then check the others: of two runs that do so at once, at least one sees the other.
+        """Take this run's lease, then check the others: of two runs that do so at once, at least one sees the other. Its
+        number, from which that of the run is computed, is higher than any before, in the whole destination and in its
+        partitions.
 
         Its number, which is also the number of the run, is higher than any before, of the whole destination and of its
         partitions.
@@ -406,8 +408,8 @@ class Destination:
             self._sent.clear()
 
     def write_manifest(self, kept: pa.Table | None, rows: Iterable[ManifestRow], labels: Labels | None = None) -> None:
-        """Replace the manifest, unless it changed since the lease was taken, and record its identity. For arguments see
-        `write_rows`.
+        """Replace the manifest, unless it changed since the lease was taken, and record the lease under which it was
+        written. For arguments see `write_rows`.
 
         Raises:
             TakenOverError: A later lease has written it.
@@ -420,7 +422,7 @@ class Destination:
         self.note_manifest()
 
     def note_manifest(self) -> None:
-        """Record the identity of the manifest, if it exists."""
+        """Record the lease under which the manifest was written. Do nothing for a partition."""
         if self.part is None:
             self.write_own(WRITTEN_NAME, json.dumps({"lease": self.fence}).encode())
 

@@ -65,7 +65,9 @@ class GivenLabels:
         return self._given
 
     def of(self, id_: str) -> dict[str, Any]:
-        """Return the labels of one unit: those of this run, else those in the manifest."""
+        """Return the labels of one unit: those of this run, else those stored for the next manifest; empty if there are
+        none.
+        """
         labels = self._planned or self.given()
         return {} if labels is None else labels.of(id_)
 

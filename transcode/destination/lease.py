@@ -6,12 +6,13 @@ DST/.vidprep/lease-000007   a small JSON text that names its holder: host, proce
 The lease with the highest number counts. A new one is created exclusively; if the storage cannot guarantee that, a run
 waits until others must see what it wrote, and checks again. A run that finds another's lease
 
-- asks the kernel, if the holder is a process of this machine: a process that has ended is dead, a running one is alive,
-unless the lease is a copy that came with the folder; - otherwise watches it: if the beat changes the holder is alive;
-if it does not change for GONE_SECONDS it is dead. Clocks of different machines are never compared.
+- asks the kernel, if the holder is a process of this machine: a process that has ended is dead, a running one is alive, unless
+  the lease is a copy that came with the folder;
+- otherwise watches it: if the beat changes, the holder is alive; if it does not change for GONE_SECONDS, it is dead.
 
-Each lease has a number one higher than the last. It is stored in the manifest (a fencing number). A holder that was
-paused until another run took over finds a higher number, or another token, before it publishes anything.
+Clocks of different machines are never compared. Each lease has a number one higher than the last. It is stored in the
+manifest (a fencing number). A holder that was paused until another run took over finds a higher number, or another
+token, before it publishes anything.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ class LeasePlace:
         return f"{self._folder}/lease-{number:06d}"
 
     def read(self) -> LeaseEntry | None:
-        """Return the lease that counts; None if there never was one."""
+        """Return the lease that counts; None without one."""
         while sizes := self._storage.list(self._is_lease, self._folder):
             newest = {max(sizes, key=_number_in), *({OLD_LEASE} & sizes.keys())}
             with suppress(FileNotFoundError):  # it made place for the next
@@ -164,7 +165,7 @@ class LeasePlace:
         return None
 
     def _entry(self, name: str, size: int = 0) -> LeaseEntry:
-        """Return one of another size was not written by a run."""
+        """Return a lease file. One larger than LEASE_BYTES_MAX was not written by a run, and is not read."""
         data = self._storage.read(f"{self._folder}/{name}") if size <= LEASE_BYTES_MAX else b""
         holder = Holder.of(data)
         return LeaseEntry(data, _number_in(name) or (holder.number if holder else 0), holder)
@@ -250,7 +251,7 @@ class Lease:
     """A lease that is taken, renewed by a thread, and released.
 
     Attributes:
-        shown: Name of the destination in messages
+        mine: This process as the holder of the lease; number 0 before `take`
     """
 
     def __init__(self, place: LeasePlace, shown: str, say: Callable[[str], object], *, waits: bool = False) -> None:
@@ -278,6 +279,7 @@ class Lease:
 
         Raises:
             InUseError: Another run holds it.
+            DestinationError: The number of a lease is too high to be written by a run.
         """
         deadline = time.monotonic() + (self._place.gone_seconds if self._waits else 0.0)
         while True:

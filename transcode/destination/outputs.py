@@ -182,7 +182,7 @@ class Shards:
             )
 
     def recover(self) -> int:
-        """Return 0: shards need no repair after a kill."""
+        """Remove partial files of killed workers. Return 0: shards need no repair after a kill."""
         self._place.remove_leftovers()
         self._there = self.sizes() if self._place.part is None else None
         return 0
@@ -218,7 +218,9 @@ class Shards:
             self._kept_writer.whole.remove(name)
 
     def move(self, row: ManifestRow, before: ManifestRow) -> None:
-        """Do nothing unless the layout stores ids: frames stay where they are."""
+        """Journal the row under its new id. The frames stay where they are, unless shards contain ids and labels: then the
+        unit is written again.
+        """
         if self._layout.holds_labels:
             row = self._write_again(row)
         self._place.journal.append(removed(before, self._place.run), row)

@@ -109,8 +109,8 @@ def relabel(
     """Give videos the labels that a table has for them, by `id`, or by `path` (and `start` and `end`, if it has these
     columns).
 
-    Columns and videos that are not in the table stay unchanged, and so does a value whose cell is empty. Hold the
-    destination's lease, except for a dry run.
+    Columns and videos that are not in the table stay unchanged, and so does a value whose cell is empty. Call it
+    while the destination's lease is held, except for a dry run.
 
     Args:
         place: The destination.

@@ -98,7 +98,7 @@ def pack_store(store: FrameStore, out: Path, options: FrameOutput, *, overwrite:
         overwrite: Replace an existing output.
 
     Raises:
-        DestinationError: The output exists.
+        DestinationError: The output folder is not empty, overlaps with the store, or cannot be written.
         StoreError: The store cannot be read.
         OSError: The output cannot be written.
     """

@@ -224,7 +224,7 @@ class AudioSource:
 def _read_ahead(
     blocks: Iterator[tuple[int | None, Samples]], ahead: deque[tuple[int | None, Samples]], rate: int
 ) -> bool:
-    """Return whether a block is left, and blocks that follow it."""
+    """Fill `ahead` with the next blocks, about AHEAD_SECONDS of audio. Return whether a block is left."""
     held = sum(block.shape[1] for _, block in ahead)
     while not ahead or (held < AHEAD_SECONDS * rate and len(ahead) < AHEAD_BLOCKS):
         following = next(blocks, None)

@@ -18,7 +18,7 @@ from vidprep.transcode.settings import FrameOutput, RunSettings
 
 def find_ffmpeg(asked: str | Path | None) -> str:
     """Return the ffmpeg program: the given one, else VIDPREP_FFMPEG, else from PATH, else from imageio-ffmpeg. Raises
-    MissingError if the given one does not exist.
+    MissingError if it does not exist, or if none is found.
     """
     named = str(asked or os.environ.get("VIDPREP_FFMPEG", ""))
     if named:

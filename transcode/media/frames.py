@@ -347,7 +347,8 @@ def retimed(
     *,
     max_frames: int = sys.maxsize,
 ) -> Iterator[OutputFrame]:
-    """Yield frames at a constant rate, or with their own times if `clock` is None. At least one frame comes out of one.
+    """Yield frames at a constant rate, or with their own times if `clock` is None. Any input gives at least one
+    output frame.
 
     At a constant rate, output k is the frame that is on screen at k / rate, the last one with PTS <= k / rate + tolerance: the frames of
     ffmpeg's `setpts=PTS-STARTPTS-tolerance/TB,fps=rate:round=up`. One tick of the output is 1 / rate.

@@ -98,7 +98,7 @@ class QualityReport:
 
 
 class QualitySums:
-    """Scores of frames, and the report over them. Stores 8 bytes per frame."""
+    """Scores of frames, and the report over them. Stores 16 bytes per scored frame."""
 
     def __init__(self) -> None:
         self._numbers = array("l")

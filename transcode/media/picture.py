@@ -250,7 +250,7 @@ class _Chain:
     """Filters of one picture under construction.
 
     Attributes:
-        picture: The source
+        picture: Pixel format after the filters so far
         colour: Colours after the filters so far
         size: Size after the filters so far
     """
@@ -264,7 +264,7 @@ class _Chain:
         self.filters: list[tuple[str, str]] = []
 
     def replace_invalid_tags(self, *, tone_map: bool) -> None:
-        """Substitute colour tags that are invalid or that libswscale rejects."""
+        """Delete HDR metadata that is not kept, and replace colour tags that libswscale rejects."""
         source = self._source
         if source.tagged.transfer in HDR_TRANSFERS:  # the tone map and ffmpeg's encoders believe what a frame says
             is_steady = not (tone_map and source.codec in TOLD_AT_KEYFRAMES)
@@ -384,7 +384,7 @@ class _Chain:
 
 
 def _without(light: HdrMetadata) -> list[tuple[str, str]]:
-    """Return filters that delete missing HDR metadata from frames."""
+    """Return filters that delete from frames each kind of HDR metadata that `light` does not have."""
     kinds = (("MASTERING_DISPLAY_METADATA", light.mastering), ("CONTENT_LIGHT_LEVEL", light.content))
     return [("sidedata", f"mode=delete:type={kind}") for kind, kept in kinds if kept is None]
 

@@ -40,7 +40,7 @@ class PictureFilter:
     Attributes:
         shows_through: Whether a pixel of any frame was not opaque
         ignored_alpha: Whether alpha was ignored because it would make all frames black
-        changed: Names of the fields of `_Key` that changed in the middle
+        changed: Properties that changed in the middle, as `_Key.differences_from` names them
     """
 
     def __init__(
@@ -125,8 +125,8 @@ class PictureFilter:
         )
 
     def _orientation_of(self, frame: VideoFrame, told: FrameProperties) -> Orientation:
-        """Return the same object unless a new orientation is indicated: reading side data takes as long as decoding a
-        small frame.
+        """Return the orientation of a frame. It is read again only if the frame hints at a new one, because reading side
+        data takes as long as decoding a small frame.
         """
         hint = frame.rotation, told.matrix
         if self._turned is None or hint != self._turned[0] or self._info.codec in TURN_EACH:
@@ -156,7 +156,7 @@ class _Key(NamedTuple):
     is_refused: bool
 
     def differences_from(self, other: _Key) -> dict[str, str]:
-        """Return the names of the changed properties, most visible first."""
+        """Return the changed properties, most visible first: for each name, a text that describes the change."""
         found = {
             "size": str(self.size) if self.size != other.size else "",
             "pixel shape": f"pixels of {self.shape or 'the first shape'}" if self.shape != other.shape else "",

@@ -72,7 +72,7 @@ def is_never_visible(source: Source, limits: Limits, on_progress: Callable[[], N
     Opens the file a second time, and decodes it up to the first frame that would not. Raises ReadError.
 
     Args:
-        source: Where it is read now; nothing is taken from it.
+        source: The open source; it is not read from.
         limits: Of the run.
         worked: Called for each frame that is decoded.
     """

@@ -56,7 +56,7 @@ def frame_checksum(frame: VideoFrame) -> int:
 
 
 class _GopFrames:
-    """The decoded frames of one GOP; large ones as checksums only."""
+    """The decoded frames of one GOP; beyond KEPT_GOP_BYTES only their checksums."""
 
     def __init__(self) -> None:
         self._frames: list[VideoFrame | int] = []
@@ -331,7 +331,7 @@ def _check_packets(
 
 
 def check_decoder(codec: str, extradata: bytes | None) -> VideoCodecContext:
-    """Return a single-threaded decoder for this codec's encoder."""
+    """Return the single-threaded decoder with which packets of this codec are verified."""
     decoder = video_decoder(CODECS[codec].check_decoder)
     decoder.extradata = extradata
     decoder.thread_count = 1

@@ -1,7 +1,7 @@
-"""Figures of a finished destination for the report, computed from its manifest alone, ready for JSON.
+"""Figures of a finished destination for the report, computed from its manifest alone.
 
-Columns are read instead of rows: 100,000 videos take a second. Infinite dB (lossless) count in quantiles and are the
-string "inf" in the result.
+Columns are read instead of rows: 100,000 videos take a second. Infinite dB (lossless) count in quantiles; `for_json`
+turns them into "inf".
 """
 
 from __future__ import annotations
@@ -229,7 +229,9 @@ def _classes(good: pa.Table) -> dict[str, Any] | None:
 
 
 def _keyframes(destination: FinishedDestination) -> dict[str, int]:
-    """Return whether no keyframe interval is longer than requested; a video with one GOP may be shorter."""
+    """Return the requested and the longest keyframe interval, the number of videos that do not exceed the requested one,
+    and the number of keyframes.
+    """
     good, asked = destination.good, int(destination.settings["encoder"]["gop"])
     longest = pc.fill_null(good["keyframe_interval_max"], 0)
     return {

@@ -82,6 +82,7 @@ def write_report(
         ManifestError: A manifest cannot be read.
         MissingError: A package for pages is not installed.
         StoreError: A path is no destination.
+        SettingsError: A destination was given twice.
     """
     if len({path.resolve() for path in paths}) < len(paths):
         raise SettingsError("a destination was given twice")
@@ -198,7 +199,7 @@ class _Sized:
 
     @property
     def size_bytes(self) -> int | None:
-        """Size of the source sample, which is the same for every destination."""
+        """Size of the source, so that `choose` takes the same videos of every destination."""
         return self.source_size_bytes
 
 

@@ -144,7 +144,7 @@ class VideoState:
     """State of one video.
 
     Attributes:
-        seconds: Duration; None while it is being processed
+        seconds: Time that processing took; None while it is being processed
     """
 
     id: str

@@ -89,7 +89,7 @@ class Plan:
 
     @cached_property
     def shares(self) -> dict[str, int]:
-        """Bytes of their source that cuts count, by id."""
+        """Source bytes that are counted for each cut of a shared source, by id."""
         return {job.unit.id: job.unit.share_bytes for job in self.jobs if job.unit.sharers > 1}
 
     def source_bytes(self, row: ManifestRow) -> int:

@@ -38,7 +38,9 @@ class Progress:
         is_shown: Print to stderr; otherwise print nothing.
         has_bar: Show a bar on a terminal.
         on_row: Called with every row.
-        events: Writes events.
+
+    Attributes:
+        events: Writes the events of the run; None without `--events`
     """
 
     def __init__(

@@ -48,9 +48,9 @@ class Summary:
         bytes_after: Size of these outputs
         seconds: Duration of the call
         interrupted_by: Number of the signal that stopped the run
-        disk_full: Message of the first write that found the disk full
+        disk_full: Message about the full disk; None if it was not full
         stopped: Why the run stopped for another reason than a source
-        failures: (id, error) of the videos that failed
+        failures: (source, error) of the first 20 videos that failed
         ignored: Files in the source folder that are not videos
         ignored_reasons: Number of them for each reason
         absent: Videos that the plan of the array gave to this task and whose source no longer exists

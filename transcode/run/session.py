@@ -111,7 +111,7 @@ def make_request(
     options: RunOptions,
     reporter: Progress,
 ) -> RunRequest:
-    """Check a request before anything is done.
+    """Return a request, checked before anything is done.
 
     Raises:
         SettingsError: An option is invalid.
@@ -145,7 +145,7 @@ def make_request(
 
 
 def preview(request: RunRequest) -> tuple[Plan, SourceList, Labels]:
-    """Return the plan and the labels that the sources would have. Opens no video and writes nothing."""
+    """Return the plan, the sources, and the labels that they would have. Opens no video and writes nothing."""
     sources = _find(request)
     settings, _ = _with_known_value(request)
     overwrite = request.options.overwrite

@@ -56,7 +56,7 @@ class Retime:
 @documented
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Size of the output. At most one of short_side and size can be given; neither keeps the size that the picture is shown at."""
+    """Size of the output. Give at most one of short_side and size; without them, the picture keeps its displayed size."""
 
     HEADING: ClassVar[str] = "Picture"
 

@@ -212,7 +212,7 @@ class VideoOutput:
         return {name: getattr(encoder, name) for name in ("encoder", "crf", "preset", "codec", "container")}
 
     def as_dict(self) -> dict[str, object]:
-        """Return every setting that decides the bytes of an output."""
+        """Return the settings of this kind of output that decide its bytes."""
         return {
             "encoder": self.encoder.as_dict(),
             "library_options": self.encoder.library_options(),
@@ -323,7 +323,7 @@ class FrameOutput:
         return {"store": self.store, "quality": self.quality, "subsampling": self.subsampling}
 
     def as_dict(self) -> dict[str, object]:
-        """Return every setting that decides the bytes of an output."""
+        """Return the settings of this kind of output that decide its bytes."""
         return {"frames": self.stored_as()}
 
 

@@ -57,7 +57,7 @@ class SourceOptions:
     Attributes:
         include: Globs on relative paths and names
         exclude: Globs on relative paths and names
-        limit: Number of sources, by id
+        limit: Maximum number of sources, the first ones by id
         label_from_folder: Whether the parent folder is the label `label`
         labels: Columns of a table that are labels; None means all
         on_bad_row: What to do with invalid rows
@@ -349,7 +349,7 @@ def build_options(kind: type[Built], keywords: Mapping[str, Any], **more: object
 
 
 def build_scale(keywords: Mapping[str, Any]) -> Scale:
-    """Build from keywords. Raises SettingsError."""
+    """Build the Scale from keywords. Raises SettingsError."""
     if keywords.get("fit") not in (None, Scale().fit) and keywords.get("size") is None:
         raise SettingsError("<fit> needs <size>", fit=keywords["fit"], size="WxH")
     return build_options(Scale, keywords)

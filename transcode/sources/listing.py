@@ -223,7 +223,7 @@ def find_sources(
         destination: The destination, which must not contain sources.
         include: Globs, case-sensitive, on the path relative to the folder (of the table) and on the file name.
         exclude: Globs likewise. An excluded folder is not entered. A single file ignores both.
-        limit: Number of units, by id.
+        limit: Maximum number of units, the first ones by id.
         label_from_folder: Use the parent folder as the label `label`.
         labels: Columns of the table that are labels; None means all without another meaning.
         on_bad_row: What to do with invalid rows.
@@ -339,7 +339,7 @@ def _source_list(
 
 
 def _ids_of_their_own(search: SourceSearch) -> dict[int, Unit]:
-    """Return unique ids for the problems of a table, so that no row is lost."""
+    """Return the units of a table's problems, by their index in `problems`, with unique ids, so that no row is lost."""
     taken = {unit.id for unit in search.units} if search.asked else set()
     found = {}
     for place, (number, unit) in search.asked.items():
@@ -366,6 +366,6 @@ def _nothing_found(ignored: list[tuple[str, str]]) -> str:
 
 
 def _globs(patterns: Sequence[str]) -> re.Pattern[str] | None:
-    """Return patterns; a folder may be given as `a/`, as shells complete it."""
+    """Return one regular expression for all globs; None without any. A folder may be given as `a/`, as shells complete it."""
     kept = [pattern.rstrip("/") or pattern for pattern in patterns]
     return re.compile("|".join(map(fnmatch.translate, kept))) if kept else None

@@ -220,7 +220,7 @@ def read_table(
     Args:
         search: The search.
         table: The table.
-        labels: Columns that are labels; None means all that are not KEYS.
+        labels: Columns that are labels; None means all except `path`, `id` and the columns of cuts.
         label_from_folder: Use the parent folder as the label `label`.
         skips_bad_rows: Ignore invalid rows.
 
@@ -285,7 +285,7 @@ def chosen_labels(names: list[str], labels: Sequence[str] | None, path: str) -> 
 
 
 def _check_names(labels: list[str], path: str, *, label_from_folder: bool) -> None:
-    """Raise SourceError for columns that cannot be labels, or have another meaning."""
+    """Raise SourceError for a column `label` beside `--label-from-folder`, or for a name that is not valid Unicode."""
     if label_from_folder and "label" in labels:
         raise SourceError("has a column `label`: leave out the column, or --label-from-folder", path=path)
     if odd := [name for name in labels if storable(name) != name]:

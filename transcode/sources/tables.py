@@ -231,7 +231,7 @@ def _jsonl_table(table: str) -> SourceTable:
 
 
 def _constant(name: str) -> float | None:
-    """Return a number for special values; None for the texts that pandas and Python write for missing values."""
+    """Return infinities as numbers; None for NaN, which pandas and Python write for missing values."""
     return None if name == "NaN" else float(name)
 
 
@@ -284,7 +284,9 @@ def _bytes_of(array: pa.Array) -> int:
 
 
 def _check_size(num_rows: int, num_columns: int) -> None:
-    """Raise ValueError if the values do not fit into memory: a few bytes of Parquet can claim any number."""
+    """Raise ValueError for more rows than MAX_ROWS or more columns than MAX_COLUMNS: a few bytes of Parquet can claim any
+    number.
+    """
     if num_rows > MAX_ROWS:
         raise ValueError(f"it has {num_rows:,} rows, more than {MAX_ROWS:,}; give it in parts")
     if num_columns > MAX_COLUMNS:
@@ -292,7 +294,7 @@ def _check_size(num_rows: int, num_columns: int) -> None:
 
 
 def _arrow_table(table: pa.Table) -> SourceTable:
-    """Convert a table. pandas stores a non-trivial index in a column with such a name."""
+    """Convert an Arrow table, without the columns `__index_level_N__` in which pandas stores an index."""
     _check_size(table.num_rows, table.num_columns)
     names = [name for name in _distinct(table.column_names) if not re.fullmatch(r"__index_level_\d+__", name)]
     return SourceTable({name: table[name] for name in names}, table.num_rows)

@@ -74,11 +74,11 @@ def splits_of(
     """Draw the split of each unit.
 
     Args:
-        groups: What is drawn as one, for each unit.
-        classes: Of which each split gets its share, for each unit.
-        shares: Of the splits; they add up to 1.
-        seed: Another one draws others.
-        before: The split that each unit was given before. Of units of one group that had several, most decide.
+        groups: Group of each unit; all units of a group get the same split.
+        classes: Class of each unit; each split gets its share of each class.
+        shares: Share of each split; they add up to 1.
+        seed: Seed; another one draws other splits.
+        before: Previous split of each unit. If units of a group had several, the most frequent one counts.
     """
     seen: dict[str, Counter[str]] = defaultdict(Counter)
     given: dict[str, Counter[str]] = defaultdict(Counter)

@@ -55,8 +55,8 @@ class Segment:
         first_pts: Tick of that frame in the whole
         num_frames: Number of its output frames; None to the end
         source_index: Number of the source frame that it shows first
-        timing: Its frames
-        tick: Tick of that source frame
+        timing: Which source frames it shows, and when
+        tick: Tick of the source frame `source_index`
         keyframe: Tick of a keyframe of the source before it; None if decoding begins at the start
         origin_pts: PTS of the first frame displayed
         opening_index: Number of the source frame that the whole shows first
@@ -103,10 +103,10 @@ class MadeSegment:
         facts: What reading the source showed
         output: Format of the output
         picture: Picture of the output
-        num_changes: Changes in the middle of the source
+        num_changes: Number of times that the picture changed in the middle
         shows_through: Whether a pixel of the source was not opaque
         damage: Damage of the source
-        seconds: Duration
+        seconds: Time that encoding it took, in seconds
         cpu_seconds: CPU time
     """
 
@@ -128,8 +128,8 @@ class MadeSegment:
 
 @dataclass(frozen=True, slots=True)
 class JobNotDone:
-    """The job failed for a reason that is not the source's fault (full disk, lost worker). It gets no manifest row; the
-    next run retries it.
+    """The job failed, and nothing proves that its source is at fault (full disk, lost worker). Unless the machine that
+    started the run blames the source, it gets no manifest row, and the next run retries it.
 
     Attributes:
         fault: What failed. "source" means that one host saw another source than planned; the machine that started the
@@ -137,7 +137,7 @@ class JobNotDone:
         error: Name of the error's class
         message: Message of the error
         stops: Whether other jobs would fail too
-        row: Row of a job whose source failed
+        row: Failed row to write if the source is at fault after all; None for other faults
         deaths: Number of workers that died with this job, possibly because of another job
     """
 

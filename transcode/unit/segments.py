@@ -170,7 +170,9 @@ def _unfit(ticks: Sequence[int], base: Fraction, container: str) -> str | None:
 
 
 def _last_before(tick: int, keyframes: Sequence[int]) -> int | None:
-    """Return the last keyframe before a tick; None without one, as the first frame may last longer than a segment."""
+    """Return the last keyframe before a tick; None without one, since the first frame may be displayed for longer than a
+    segment.
+    """
     number = bisect_left(keyframes, tick)
     return keyframes[number - 1] if number else None
 

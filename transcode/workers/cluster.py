@@ -103,8 +103,8 @@ class ClusterPool(Pool[Job, JobResult]):
         """Return the current workers, and how many videos each can process at once. Called by a separate thread."""
 
     def ask_first(self, _host: str) -> Any | None:
-        """Return a future of the expression `importing`, which needs no vidprep on the host; None if calling `check` there
-        is harmless.
+        """Return a future of the expression that `importing` builds, which needs no vidprep on the host; None if calling
+        `check` there is harmless.
         """
         return None
 

@@ -91,7 +91,7 @@ def expected_of_hosts(
 
 
 def sample_of(units: Sequence[Unit]) -> Sample:
-    """Return units of as many folders as possible, since each may be on another file system."""
+    """Return paths and states of units from as many folders as possible, since each may be on another file system."""
     looked = units[:: max(1, len(units) // LOOKED_AT)]
     one_each = list({os.path.dirname(unit.path): unit for unit in looked}.values())  # noqa: PTH120
     spread = one_each[:: max(1, len(one_each) // SAMPLED)][:SAMPLED]

@@ -66,7 +66,7 @@ class Stop:
     """Request to stop.
 
     Attributes:
-        signal: SIGINT, SIGTERM or another signal; None before one arrives
+        signal: SIGINT if that arrived first, SIGTERM for any other signal; None before one arrives
     """
 
     signal: int | None = None

@@ -347,7 +347,9 @@ def _program_stream(file: BinaryIO, size: int) -> Iterator[str]:
 
 
 def _ogg(file: BinaryIO, size: int) -> Iterator[str]:
-    """Check that every logical stream ends with its last page, and that pages are numbered (RFC 3533, 6)."""
+    """Check that every logical stream has a page marked as its last one, and that pages are numbered without gaps (RFC
+    3533, 6).
+    """
     numbers: dict[int, int] = {}
     ended: set[int] = set()
     lost = at = 0

@@ -47,8 +47,8 @@ MAY_END_IN_ZEROS = {
     "hevc",
 }  # trailing_zero_8bits of a unit, before the next start code (ITU-T H.264 and H.265, annex B)
 HOLE = re.compile(rb"\x00{256,}+(?!\x01|\Z)")
-# Nor do these stand behind start codes, where they are kept from looking like one (ITU-T H.264 and H.265, 7.4.1.1): a start code
-# that was overwritten, which hides its unit in the one before.
+# Emulation prevention keeps these bytes out of units (ITU-T H.264 and H.265, 7.4.1.1). Where they occur, a start code
+# was overwritten, which hides its unit in the one before.
 START_CODES = (b"\0\0\1", b"\0\0\0\1")
 ZEROS_AND_MORE = (b"\0\0\0", b"\0\0\2")
 NO_PAYLOAD = re.compile(rb"(?<!\x00)\x00\x00(?:\x02|\x00++[^\x00\x01])")
@@ -115,7 +115,7 @@ class DamageLog:
         self._undecodable_packets = 0
         self._refusal = ""
         self._stopped: str | None = None
-        self.counts_marks = True  # of packets that libavformat marks as corrupt
+        self.counts_marks = True  # whether packets that libavformat marks as corrupt count
         self.duration_is_guessed = False
         self._first_byte: int | None = None
         self.end_byte = 0
@@ -150,7 +150,7 @@ class DamageLog:
         log.clear()
 
     def record_position(self, packet: Packet) -> None:  # type: ignore[type-arg]
-        """Record the position of a packet of any stream, if the container is contiguous."""
+        """Record the position of a packet of any stream. Called only for contiguous containers."""
         if packet.pos is None or packet.pos < 0:
             return
         if self._first_byte is None:
@@ -176,7 +176,7 @@ class DamageLog:
                 return
             self._opening = ALWAYS if packet.pts is None else packet.pts
         if self._opening == ALWAYS or (packet.pts is not None and packet.pts >= self._opening):
-            self._due_frames += shown.frames  # what is shown before leans on what was cut off
+            self._due_frames += shown.frames  # frames displayed earlier may depend on what was cut off
 
     def record_frames(self, frames: list[VideoFrame]) -> None:
         self.num_frames += len(frames)

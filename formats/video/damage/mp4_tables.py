@@ -29,7 +29,7 @@ VISUAL_ENTRY_BYTES = 78  # of what stands before its boxes (ISO/IEC 14496-12, 12
 NOTHING = -1  # the media time of an edit that shows nothing
 # Position of a table's rows, and size of a row.
 ROWS = {b"stts": (8, 8), b"ctts": (8, 8), b"stsc": (8, 12), b"stco": (8, 4), b"co64": (8, 8), b"stss": (8, 4)}
-# More samples than one in so many that differ from the others are a way to write, not an accident.
+# If more than one sample in so many differs from the others, the writer meant it.
 ONE_IN = 10
 # Frames that a decoder may hold back (max_dec_frame_buffering of H.264 and HEVC), and the one that is shown.
 MOST_REORDERED = 17

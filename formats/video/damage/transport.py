@@ -1,7 +1,7 @@
 """Find packets that an MPEG transport stream lacks (ISO/IEC 13818-1, 2.4.3), and video that continues in another stream.
 
 libavformat silently skips a lost packet, even one that contains a whole frame, and PyAV ignores streams that begin
-later. Packets of a stream are counted from 0 to 15 and again. The count may restart where another recording was
+later. Packets of a stream carry a counter that runs from 0 to 15 and wraps. The count may restart where another recording was
 appended, as HLS does: at a keyframe, or at a frame with count 0, after a program table whose own count restarts.
 """
 

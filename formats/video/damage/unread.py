@@ -123,8 +123,8 @@ def _second_header(path: str | Path, format_name: str) -> int | None:
 
 
 def _second_movie(path: str | Path) -> int | None:
-    """Return fragments of a second file, which are decoded with the header of the first. A second index of the same data
-    is no second file.
+    """Return the start of a second file; None without one. Fragments of a second file do not count: libavformat decodes
+    them with the header of the first. Neither does a second index of the same data.
     """
     first: list[Box] = []
     second: list[Box] = []

@@ -31,7 +31,7 @@ from vidprep.formats.video.damage.transport import missing_packets
 from vidprep.formats.video.damage.unread import bytes_behind, parts_passed_over, second_file
 from vidprep.formats.video.pyav import time_base_of
 
-# Containers with a table of packets, so that frames can be counted without being decoded.
+# Containers that store packets one by one, so that frames can be counted without being decoded.
 INDEXED = {"mov", "matroska"}
 # A clock that goes back by more than this has wrapped, or another file follows. Reordering moves it back by less.
 RESTART_SECONDS = 10.0
@@ -59,7 +59,7 @@ class DamageWatch:
 
         Args:
             path: The file.
-            info: Its video stream.
+            info: Properties of its video stream.
             stream: The same stream in the opened container.
             moving_streams: All video streams, without cover pictures.
             log: Receives the warnings of libav; it may hold those of opening the file.

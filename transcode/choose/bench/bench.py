@@ -109,7 +109,7 @@ def survey(paths: Sequence[Path], options: BenchOptions) -> PlaceSurvey:
 
     Raises:
         StoreError: A store cannot be read.
-        SettingsError: An option is invalid.
+        SettingsError: No store was given, or one was given twice.
         MissingError: A package is not installed.
     """
     if not paths:

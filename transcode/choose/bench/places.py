@@ -58,7 +58,7 @@ class Access:
 
     @property
     def span(self) -> int:
-        """Distance from the first frame of a sequence to the last."""
+        """Number of frames from the first frame of a sequence to its last, both included."""
         return (self.length - 1) * self.step + 1
 
     def numbers(self, video: Video, rng: random.Random) -> range:

@@ -103,7 +103,7 @@ class TrainingTimes:
 
     @property
     def stragglers(self) -> list[int]:
-        """Number of iterations that took more than STRAGGLER times the median."""
+        """Indexes of the iterations that took more than STRAGGLER times the median."""
         limit = STRAGGLER * statistics.median(self.iteration_seconds)
         return [number for number, taken in enumerate(self.iteration_seconds) if taken > limit]
 
@@ -158,8 +158,8 @@ def _dataset(training: Training) -> VideoDataset:
 
 
 def _cache_bytes(dataset: VideoDataset, batch_size: int) -> int:
-    """Return a tenth of all frames, at most the default: a small sample must not fit into memory decoded, since a real
-    dataset would not.
+    """Return the cache size in bytes: a tenth of all frames, at most the default and at least MIN_CACHED_BATCHES batches.
+    A small sample must not fit into memory decoded, since a real dataset would not.
     """
     height, width = dataset.frame_size
     batch = batch_size * dataset.clips.num_frames * height * width * 3
