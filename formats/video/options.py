@@ -49,7 +49,7 @@ class EncoderOptions:
 
     codec: Annotated[str, Option("Codec of the outputs.", choices=CODECS, other_names=OTHER_NAMES)] = "h264"
     encoder: Annotated[
-        str | None, Option("Another encoder of that codec, such as h264_nvenc with --engine ffmpeg.", "NAME")
+        str | None, Option("Another encoder for the codec, such as h264_nvenc with --engine ffmpeg.", "NAME")
     ] = None
     container: Annotated[
         str | None, Option("Default: webm for vp9, mp4 for the others.", choices=CONTAINERS, other_names=OTHER_NAMES)
@@ -62,13 +62,13 @@ class EncoderOptions:
     tune: Annotated[str, Option("What the encoder optimises for.", choices=TUNES)] = "psnr"
     pixel_format: Annotated[
         str | None,
-        Option("yuv420p (default), yuv420p10le to keep 10 bits, or any other that the encoder takes.", "NAME"),
+        Option("yuv420p (default), yuv420p10le to keep 10 bits, or another one that the encoder supports.", "NAME"),
     ] = None
     threads: Annotated[
         int | None,
         Option(
-            "Threads per encoder; the number changes the output bytes. By default as many as change none, and 2 for h264 from 480 lines, "
-            "whatever the machine.",
+            "Threads per encoder; the number changes the output bytes. The default does not depend on the "
+            "machine: 2 for h264 from 480 lines, otherwise only threads that do not change the bytes.",
             "N",
             keyword="encoder_threads",
             least=1,

@@ -63,7 +63,7 @@ def bench(
     loader: Annotated[
         Sequence[str], Option("Time only this loader; may be repeated. Default: all that are installed.", "NAME")
     ] = (),
-    pattern: Annotated[Sequence[str], Option("How frames are asked for; may be repeated.", choices=PATTERNS)] = (
+    pattern: Annotated[Sequence[str], Option("Access pattern; may be repeated.", choices=PATTERNS)] = (
         "consecutive",
         "single",
     ),
@@ -74,11 +74,11 @@ def bench(
     ),
     cache: Annotated[str, Option("State of the page cache.", choices=("warm", "cold", "both"))] = "warm",
     seconds: Annotated[float, Option("Time each cell for at least this long.", "SECONDS", least=0.01)] = 2.0,
-    sample: Annotated[int, Option("How many videos to read.", "N", least=1)] = 16,
+    sample: Annotated[int, Option("Number of videos to read.", "N", least=1)] = 16,
     seed: Annotated[int, Option("Seed of the sample and of the requested frames.", "N")] = 0,
     step_ms: Annotated[float | None, Option("Simulate training with a step of this time.", "MS", least=0)] = None,
     batch_size: Annotated[int, Option("Batch size of the simulated training.", "N", least=1)] = BATCH_SIZE,
-    advise: Annotated[bool, Option("Search for the number of workers and the batch size.")] = False,
+    advise: Annotated[bool, Option("Search for the best number of workers and batch size.")] = False,
     on_row: Callable[[str, dict[str, Any]], object] | None = None,
     on_note: Callable[[str], object] | None = None,
     on_step: Callable[[str], object] | None = None,

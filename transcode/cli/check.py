@@ -130,7 +130,7 @@ def validate(
     seek_check: Annotated[
         int | None,
         Option(
-            "K random seeks in each video, in PyAV and each of torchcodec, decord and OpenCV that is installed.",
+            "Make K random seeks in each video, with PyAV and every installed one of torchcodec, decord and OpenCV.",
             "K",
             least=1,
         ),
@@ -142,7 +142,9 @@ def validate(
         ),
     ] = None,
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
-    out: Annotated[str | Path | None, Option("Put validation.parquet there too.", "FOLDER", path="folder")] = None,
+    out: Annotated[
+        str | Path | None, Option("Also write validation.parquet to FOLDER.", "FOLDER", path="folder")
+    ] = None,
     progress: bool = False,
     on_fault: Callable[[str], object] | None = None,
     **which: Unpack[SourceKeywords],
@@ -261,7 +263,7 @@ def report(
         str | Path | None, Option("Folder for the report. Default: the first DST.", "FOLDER", path="folder")
     ] = None,
     title: Annotated[str, Option("The heading of the page.", "TEXT")] = "vidprep report",
-    worst: Annotated[int, Option("Worst frames shown of each DST.", "N", least=0)] = 6,
+    worst: Annotated[int, Option("Number of worst frames shown per DST.", "N", least=0)] = 6,
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     progress: bool = False,
 ) -> ReportFiles:
@@ -325,7 +327,7 @@ def report_command(paths: tuple[Path | str, ...], quiet: bool = False, **given: 
 
 @click.command("monitor", cls=Viewer)
 @click.argument("paths", metavar="FILE…", type=LocalPath(dir_okay=False), nargs=-1, required=True)
-@click.option("--once", is_flag=True, help="Show the present state, and exit.")
+@click.option("--once", is_flag=True, help="Show the current state, and exit.")
 def monitor_command(paths: tuple[Path, ...], once: bool = False) -> None:
     """Show runs live (rates, time left, running, failed and slowest videos) and loaders (waiting times, ready
     batches).

@@ -71,7 +71,7 @@ def sweep(
     crf: Annotated[
         Mapping[str, Sequence[int]] | None,
         Option(
-            "CRFs to try for a codec; BD-rates need four. Default: four that span about 32 to 44 dB.",
+            "CRFs to try for a codec; BD-rates need four. Default: four values from about 32 to 44 dB.",
             "CODEC=LIST",
             repeated=True,
             parse=_crfs_of_codecs,
@@ -84,16 +84,18 @@ def sweep(
     preset: Annotated[
         Mapping[str, Sequence[str]] | None,
         Option(
-            "Presets to try for a codec. Default: the one that transcode takes.",
+            "Presets to try for a codec. Default: that of transcode.",
             "CODEC=LIST",
             repeated=True,
             parse=_presets_of_codecs,
         ),
     ] = None,
-    anchor: Annotated[str, Option("The codec that the others are compared with first.", "CODEC")] = "h264",
+    anchor: Annotated[str, Option("Codec that the others are compared with.", "CODEC")] = "h264",
     at_psnr: Annotated[float, Option("Compare sizes at this PSNR-Y.", "DB", above=0, most=100, unit="dB")] = 36.0,
-    sample: Annotated[int, Option("How many of the sources to measure.", "N", least=1)] = 12,
-    seconds: Annotated[float, Option("How much of each source to take, from its start.", "SECONDS", least=0.1)] = 10.0,
+    sample: Annotated[int, Option("Number of sources to measure.", "N", least=1)] = 12,
+    seconds: Annotated[
+        float, Option("Length of the excerpt from the start of each source.", "SECONDS", least=0.1)
+    ] = 10.0,
     sequence_length: Annotated[int, Option("Frames per sequence when reading is timed.", "N", least=1)] = BATCH_SIZE,
     stride: Annotated[int, Option("Distance between the frames of a sequence.", "N", least=1)] = 1,
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
@@ -229,7 +231,7 @@ def tune(
     ] = 38.0,
     sequence_length: Annotated[int, Option("Frames per sequence.", "N", least=1)] = BATCH_SIZE,
     stride: Annotated[int, Option("Distance between the frames of a sequence.", "N", least=1)] = 1,
-    storage: Annotated[float | None, Option("How fast the storage serves one reader.", "MB/S", above=0)] = None,
+    storage: Annotated[float | None, Option("Speed of the storage for one reader.", "MB/S", above=0)] = None,
     loader: Annotated[
         str | None,
         Option(
@@ -238,10 +240,13 @@ def tune(
         ),
     ] = None,
     codec: Annotated[Sequence[str], Option("Codecs to try.", "LIST", parse=parse_names)] = (*CODECS, "jpeg"),
-    sample: Annotated[int, Option("How many of the sources to measure.", "N", least=1)] = 6,
-    seconds: Annotated[float, Option("How much of each source to take, from its start.", "SECONDS", least=0.1)] = 5.0,
+    sample: Annotated[int, Option("Number of sources to measure.", "N", least=1)] = 6,
+    seconds: Annotated[
+        float, Option("Length of the excerpt from the start of each source.", "SECONDS", least=0.1)
+    ] = 5.0,
     work: Annotated[
-        str | Path | None, Option("Keep the trials here, so that a stopped command can go on.", "FOLDER", path="any")
+        str | Path | None,
+        Option("Keep the trials here, so that a stopped command can be continued.", "FOLDER", path="any"),
     ] = None,
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     on_message: Callable[[str], object] | None = None,

@@ -139,7 +139,9 @@ R = TypeVar("R")
 SRC = click.argument("source", metavar="SRC", type=FolderOrUrl())
 DST = click.argument("destination", metavar="DST", type=FolderOrUrl())
 DRY_RUN = click.option(
-    "--dry-run", is_flag=True, help="Show what would be done and what is ignored; open and write nothing."
+    "--dry-run",
+    is_flag=True,
+    help="Show what would be done and what is ignored, without opening videos or writing files.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Write one JSON line per row to stdout, then the summary.")
 

@@ -215,9 +215,9 @@ def pack(
     out: str | Path,
     *,
     to: Annotated[str, Option("What to make.", choices=(*STORES_OF_FRAMES, *TARGETS))],
-    quality: Annotated[int, Option("JPEG quality, where STORE has no JPEGs to copy.", "Q", least=1, most=100)] = 90,
+    quality: Annotated[int, Option("JPEG quality, if STORE has no JPEGs to copy.", "Q", least=1, most=100)] = 90,
     subsampling: Annotated[
-        str, Option("Chroma subsampling, where STORE has no JPEGs to copy.", choices=JPEG_SUBSAMPLINGS)
+        str, Option("Chroma subsampling, if STORE has no JPEGs to copy.", choices=JPEG_SUBSAMPLINGS)
     ] = "420",
     shard_size: Annotated[
         str | int, Option("Start a new shard beyond this size.", "BYTES", parse=parse_bytes)
@@ -225,7 +225,7 @@ def pack(
     labels: Annotated[
         str | Path | ArrowStream | None,
         Option(
-            "Labels on frames or seconds of the sources, carried over into OUT/labels.csv: columns id or path, and start and end "
+            "Labels of source frames or seconds, converted to output frames in OUT/labels.csv: columns id or path, and start and end "
             "(seconds) or start_frame and end_frame.",
             "TABLE",
             path="any",

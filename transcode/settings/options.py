@@ -30,7 +30,7 @@ class Retime:
     frame_rate: Annotated[
         Fraction | None,
         Option(
-            "Constant frame rate: 15, 29.97, 30000/1001. Without it the source's own times stay.",
+            "Constant frame rate, such as 15, 29.97 or 30000/1001. Without it, the source's own times are kept.",
             "RATE",
             keyword="fps",
             parse=parse_rate,
@@ -39,7 +39,7 @@ class Retime:
     cut_origin: Annotated[
         str,
         Option(
-            "What the seconds of cuts count from: the first picture, or the container, where audio may begin before the pictures.",
+            "Origin of the times of cuts: the first picture, or the start of the container, where audio may begin before the pictures.",
             choices=CUT_ORIGINS,
         ),
     ] = "picture"
@@ -114,8 +114,8 @@ class Target:
     psnr_db: Annotated[
         float,
         Option(
-            "Find the coarsest CRF or quality at which 99 % of the videos have a 1st percentile of PSNR-Y of DB or more, on a sample; what "
-            "is still below is made again, finer.",
+            "Find the coarsest CRF or quality at which the 1st percentile of PSNR-Y is at least DB for 99 % of a "
+            "sample of videos. Videos below DB are encoded again, finer.",
             "DB",
             keyword="target_psnr",
             least=10,
@@ -151,7 +151,7 @@ class Limits:
     timeout_seconds: Annotated[
         float | None,
         Option(
-            "Give up on a video after this time. Default: depends on its size and progress.",
+            "Time limit per video. Default: depends on its size and progress.",
             "SECONDS",
             keyword="timeout",
             above=0,
@@ -162,7 +162,7 @@ class Limits:
     max_memory: Annotated[
         int | None,
         Option(
-            "Memory that a video may take. Default: an even share of the machine's, and 2 GiB or more.",
+            "Memory limit per video. Default: an even share of the machine's memory, at least 2 GiB.",
             "BYTES",
             parse=parse_bytes,
             least=MIN_MEMORY_BYTES,

@@ -111,8 +111,8 @@ class VideoOutput:
     split: Annotated[
         float | str,
         Option(
-            "Encode longer videos in segments of about SECONDS, several at a time, joined without re-encoding; auto: those of more "
-            "than two minutes; off: none.",
+            "Encode longer videos in segments of about SECONDS in parallel, and join them without re-encoding; "
+            "auto: only videos longer than two minutes; off: never.",
             "SECONDS|auto|off",
             parse=parse_split,
             must=SPLITS,

@@ -71,29 +71,32 @@ class SourceOptions:
 
     include: Annotated[tuple[str, ...], Option("Take only files that match; may be repeated.", "GLOB")] = ()
     exclude: Annotated[tuple[str, ...], Option("Leave out files and folders that match; may be repeated.", "GLOB")] = ()
-    limit: Annotated[int | None, Option("Take only the first N, in the order of their names.", "N", least=1)] = None
+    limit: Annotated[int | None, Option("Take only the first N sources, ordered by name.", "N", least=1)] = None
     label_from_folder: Annotated[bool, Option("Fill the column `label` with the name of the parent folder.")] = False
     labels: Annotated[
-        tuple[str, ...] | None, Option("Take only these columns of a table as labels.", "A,B", parse=parse_names)
+        tuple[str, ...] | None, Option("Use only these columns of a table as labels.", "A,B", parse=parse_names)
     ] = None
     on_bad_row: Annotated[
         str,
         Option(
-            "What to do with rows of a table that cannot mean anything. A missing file is a failed video all the same.",
-            choices=BAD_ROWS,
+            "What to do with invalid rows of a table. A missing file always counts as a failed video.", choices=BAD_ROWS
         ),
     ] = "fail"
     split_by: Annotated[
         Mapping[str, Fraction] | None,
         Option(
-            "Fill the column `split`, such as train=0.8,val=0.1,test=0.1: by source, of each class its share.",
+            "Fill the column `split`, such as train=0.8,val=0.1,test=0.1: by source, with the same shares in each class.",
             "NAME=SHARE,…",
             parse=parse_shares,
         ),
     ] = None
-    split_group: Annotated[str | None, Option("Keep videos of one value of this label in one split.", "COLUMN")] = None
-    split_seed: Annotated[int, Option("Draw other splits.", "N")] = 0
-    keep_source_suffix: Annotated[bool, Option("Name outputs x.avi.mp4, where x.avi and x.mov would collide.")] = False
+    split_group: Annotated[
+        str | None, Option("Keep all videos with the same value of this label in one split.", "COLUMN")
+    ] = None
+    split_seed: Annotated[int, Option("Seed of the random splits.", "N")] = 0
+    keep_source_suffix: Annotated[
+        bool, Option("Name outputs x.avi.mp4 instead of x.mp4, if x.avi and x.mov would collide.")
+    ] = False
 
     def __post_init__(self) -> None:
         for name in ("include", "exclude"):
@@ -113,24 +116,31 @@ class RunOptions:
     HEADING: ClassVar[str] = "Run"
 
     backend: Annotated[
-        str, Option("Work on this machine, or on the workers of a cluster that see the same paths.", choices=BACKENDS)
+        str,
+        Option(
+            "Where videos are processed: on this machine, or on the workers of a cluster with the same paths.",
+            choices=BACKENDS,
+        ),
     ] = "local"
     cluster_address: Annotated[
         str | None,
         Option(
-            "Of the dask scheduler (tcp://host:8786), or its file; of the ray head (host:6379), by default the one that this machine "
-            "belongs to.",
+            "Address of the Dask scheduler (tcp://host:8786) or its scheduler file; or of the Ray head node "
+            "(host:6379, default: this machine's cluster).",
             "ADDRESS",
         ),
     ] = None
     partition: Annotated[
         str | None,
-        Option("Make part I (from 0) of N, as one task of an array; auto: the part of this Slurm array task.", "I/N"),
+        Option(
+            "Process partition I (from 0) of N, as one task of an array; auto: the partition of this Slurm array task.",
+            "I/N",
+        ),
     ] = None
     jobs: Annotated[
         int | None,
         Option(
-            "Videos at a time. Default: one per core that this process may use (CPU affinity, container quota).",
+            "Videos at a time. Default: one per core available to this process (CPU affinity, container quota).",
             "N",
             least=1,
         ),
@@ -138,15 +148,19 @@ class RunOptions:
     overwrite: Annotated[
         bool,
         Option(
-            "Make again what is listed; if that is all sources, start over, also with other settings, and keep nothing older."
+            "Process the listed sources again. If these are all sources, start from scratch; other settings are allowed then."
         ),
     ] = False
     skip_failed: Annotated[bool, Option("Do not retry videos that failed before.")] = False
     prune: Annotated[
-        bool, Option("Remove rows and outputs whose source or cut is gone; never where only some sources are listed.")
+        bool,
+        Option(
+            "Remove rows and outputs whose source or cut no longer exists (ignored if only some sources are listed)."
+        ),
     ] = False
     events: Annotated[
-        str | Path | None, Option("Append events as JSON lines, for vidprep monitor; - is stdout.", "FILE", path="file")
+        str | Path | None,
+        Option("Append events as JSON lines to FILE, for vidprep monitor; - means stdout.", "FILE", path="file"),
     ] = None
     ffmpeg: Annotated[
         str | Path | None,
@@ -203,7 +217,11 @@ class RunSettings:
     limits: Limits = field(default_factory=Limits)
     hdr: Annotated[
         str | None,
-        Option("PQ and HLG: tone-map to SDR (default for 8 bits) or keep (for 10).", choices=HDR, heading="Picture"),
+        Option(
+            "PQ and HLG: tone-map to SDR (default for 8 bits), or keep (default for 10 bits).",
+            choices=HDR,
+            heading="Picture",
+        ),
     ] = None
     on_damage: Annotated[
         str, Option("What to do when a source is damaged or cut short.", choices=("warn", "fail"), heading="Quality")
