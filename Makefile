@@ -17,7 +17,7 @@ DEMO_SRC ?= $(DEMO)/clips
 MODULE ?= formats/manifest/table.py
 TESTS ?= tests/formats/manifest
 
-.PHONY: help demo test test-long mutate check generated links lint types compat canary bench soak clean
+.PHONY: help demo docs test test-long mutate check generated links lint types compat canary bench soak clean
 
 help:  ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +55,11 @@ test-long: $(READY)  ## clusters, buckets and their failures, training loops, mo
 generated: $(READY)  ## what is written from options and columns: types of keywords, tables in documents
 	$(BIN)/python -m tests.generated
 
-# The packages as one tree, as they are when they are installed: what mypy and import-linter read.
+docs: links  ## the documentation site, in site/: broken links and undescribed parameters fail
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+# The packages as one tree, as they are when they are installed: what mypy, import-linter and the documentation site read.
 links: $(READY)
 	@mkdir -p $(VENV)/types/vidprep
 	@for part in formats transcode vidprep/__init__.py; do ln -sfn $(CURDIR)/$$part $(VENV)/types/vidprep/; done
@@ -97,4 +101,4 @@ mutate: $(READY)  ## small faults put into MODULE, one at a time: which do TESTS
 	$(BIN)/cr-report --surviving-only $(VENV)/mutate.sqlite
 
 clean:  ## remove what was made here
-	rm -rf $(VENV) $(DEMO) $(VENV)-canary $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) site $(DEMO) $(VENV)-canary $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -1,10 +1,10 @@
-"""The pictures of the README: `python examples/pictures.py` writes report.png and pipeline.svg beside itself.
+"""Draw the pictures of the documents: `python examples/pictures.py` writes them to docs/.
 
-The report is of clips that ffmpeg generates, one of them cut off, as Chromium shows it.
+The report is of clips that ffmpeg generates, one of them cut off, as Chromium shows it (`pip install selenium`).
 """
 
 import contextlib
-import subprocess
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -12,10 +12,13 @@ from xml.sax.saxutils import escape
 
 import ffmpeg
 import imageio_ffmpeg
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
 
 from vidprep.transcode import report, transcode
 
-HERE = Path(__file__).resolve().parent
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 PATTERNS = {
     "mandelbrot": "mandelbrot=size=640x360:rate=30",
     "testsrc2": "testsrc2=size=1280x720:rate=30",
@@ -24,14 +27,14 @@ PATTERNS = {
 }
 BT709 = {"vf": "scale=out_color_matrix=bt709", "colorspace": "bt709", "color_primaries": "bt709", "color_trc": "bt709"}
 ROWS = [
-    ["demux", "decode", "order, time line", "cut, --fps", "upright, size, colours", "encode", "mux"],
-    ["journal, manifest", "takes its name", "read back by number", "PSNR, SSIM", "decode each packet"],
+    ["demux", "decode", "order, timestamps", "cut, --fps", "upright, size, colours", "encode", "mux"],
+    ["journal, manifest", "gets its name", "read back by number", "PSNR, SSIM", "decode each packet"],
 ]
 WIDTH, HEIGHT, GAP = 132, 40, 18
 
 
 def draw_pipeline(path: Path) -> None:
-    """What happens to a video: made from left to right, proven from right to left."""
+    """Draw what happens to a video: made from left to right, verified from right to left."""
     right = len(ROWS[0]) * (WIDTH + GAP)
     shapes = []
 
@@ -67,8 +70,8 @@ def draw_pipeline(path: Path) -> None:
     )
 
 
-def show_report(path: Path) -> None:
-    """Make the clips, a dataset of them and its report in the working folder, and photograph the page down to a worst frame."""
+def show_report(folder: Path) -> None:
+    """Make clips, a dataset and its report in the working folder, and photograph the page and a worst frame."""
     Path("raw").mkdir()
     for name, pattern in PATTERNS.items():
         clip = ffmpeg.input(pattern, format="lavfi", t=4).output(f"raw/{name}.mp4", crf=12, pix_fmt="yuv420p", **BT709)
@@ -77,26 +80,21 @@ def show_report(path: Path) -> None:
     Path("raw/cut_off.mp4").write_bytes(clip[: len(clip) // 2])
     transcode("raw", "ready", short_side=240, gop=5, crf=26)
     page = report("ready", out=".").html
-    subprocess.run(
-        [
-            "chromium",
-            "--headless=new",
-            "--no-sandbox",
-            "--hide-scrollbars",
-            "--window-size=1200,1870",
-            "--user-data-dir=browser",
-            "--virtual-time-budget=5000",
-            f"--screenshot={path}",
-            page.resolve().as_uri(),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    for argument in ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,1870"):
+        options.add_argument(argument)
+    with webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver"))) as browser:
+        browser.get(page.resolve().as_uri())
+        WebDriverWait(browser, 20).until(lambda shown: shown.find_elements(By.CSS_SELECTOR, ".plotly svg"))
+        browser.save_screenshot(folder / "report.png")
+        browser.set_window_size(1200, 3000)  # or the element is cut off at the edge of the window
+        browser.find_element(By.CSS_SELECTOR, "article.strip").screenshot(str(folder / "worst_frames.png"))
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         sys.exit(print(__doc__))
-    draw_pipeline(HERE / "pipeline.svg")
+    draw_pipeline(DOCS / "pipeline.svg")
     with tempfile.TemporaryDirectory() as work, contextlib.chdir(work):
-        show_report(HERE / "report.png")
+        show_report(DOCS)

@@ -21,7 +21,7 @@ from vidprep.transcode.settings.run import SAMPLE, SOURCES, options_of_command
 ROOT = Path(__file__).parents[1]
 TYPES = ROOT / "transcode" / "settings" / "keyword_types.py"
 TABLE = ROOT / "docs" / "options.md"
-COLUMNS = ROOT / "formats" / "README.md"
+COLUMNS = ROOT / "docs" / "formats.md"
 FIGURES = ROOT / "tests" / "bench" / "README.md"
 HEAD = '''"""Types of the keywords of the Python functions. Written by `make generated` from the options of the dataclasses."""
 
@@ -90,7 +90,7 @@ def table() -> str:
 
 
 def columns() -> str:
-    """formats/README.md with the tables of columns and codes of now."""
+    """Return docs/formats.md with the current tables of columns and codes."""
     return _with_tables(COLUMNS, described(ManifestRow), codes_described())
 
 

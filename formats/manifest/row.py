@@ -155,7 +155,8 @@ class ManifestRow:
     """One unit: where it came from, what it became, and what was measured. None means unknown.
 
     Each field declares its Arrow type (`list<…>` for lists) and its meaning with the unit; the manifest, its checks and
-    its documentation derive from that.
+    the table in docs/formats.md derive from that. If several rows belong to one unit, that with the highest `run`
+    counts.
     """
 
     # fmt: off

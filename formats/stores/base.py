@@ -206,7 +206,14 @@ class FrameStore(ABC):
         return None
 
     def samples(self, id_: str, span: tuple[Fraction, Fraction], rate: int | None, num_channels: int | None) -> Samples:  # noqa: ARG002
-        """Return (C, N) audio samples of a video; see `StoredVideo.samples`. Raises KeyError, StoreError."""
+        """Return (C, N) audio samples of a video; see `StoredVideo.samples`. Raises KeyError, StoreError.
+
+        Args:
+            id_: Id of the video.
+            span: Start and end in seconds from the first frame.
+            rate: Sample rate of the result in Hz; None keeps the stored rate.
+            num_channels: 1 or 2; None keeps the stored channels.
+        """
         raise StoreError(
             f"{id_}: has no audio: its source has none, or the run dropped it (--audio copy keeps it)", path=self.path
         )
@@ -224,7 +231,13 @@ class FrameStore(ABC):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StoredVideo:
-    """One video of a store."""
+    """One video of a store, as ``store[id]`` returns it.
+
+    Attributes:
+        store: The store
+        id: Id of the video
+        facts: Number of frames, size, times and keyframes
+    """
 
     store: FrameStore
     id: str

@@ -243,11 +243,12 @@ class VideoReader(NumberedFrames):
         hardware: str | None = None,
         fast: bool = False,
     ) -> None:
-        """Open the video.
+        """Open the video. Other arguments are those of NumberedFrames.
 
         Args:
             orientations: Orientation by number of the first frame that has it, ascending from 0; None for no turning.
             cropping: Cropping before turning.
+            fast: See `open_store`.
         """
         self._cropping = cropping
         self._orientations = orientations or {0: Orientation()}

@@ -1,10 +1,10 @@
 """The index of a store of frames: position, size and checksum of each frame.
 
-index.parquet   one row per video, sorted by id, in groups of 128 rows: a video is found by the first id of each group, and read
-                with its group. Page checksums are on.
-burst.json      (tensor.json) format name and version, settings, versions, totals, end of the last unit in each shard; size of the
-                index, CRC-32 of its footer (a number) and of its row groups (eight hexadecimal digits each), because page checksums
-                cover neither the footer nor page headers; and a checksum of all that.
+    index.parquet   one row per video, sorted by id, in groups of 128 rows: a video is found by the first id of each group, and read
+                    with its group. Page checksums are on.
+    burst.json      (tensor.json) format name and version, settings, versions, totals, end of the last unit in each shard; size of the
+                    index, CRC-32 of its footer (a number) and of its row groups (eight hexadecimal digits each), because page checksums
+                    cover neither the footer nor page headers; and a checksum of all that.
 
 While an index is replaced, the JSON file holds the checksums of both versions (the other under `before`) and the shards
 of both, so the store opens with either index.

@@ -71,8 +71,9 @@ class StoreLayout(ABC):
 
     @abstractmethod
     def write_index(self, root: Path, rows: Iterable[ManifestRow], about: Mapping[str, Any], /) -> Iterator[Path]:
-        """Write the index files from the rows, sorted by id; yield the path of each file after it is written. After each
-        step the store opens, with either the old or the new units.
+        """Write the index files from the rows, sorted by id; yield the path of each file after it is written.
+
+        After each step the store opens, with either the old or the new units. `about` contains settings and versions.
         """
 
     @abstractmethod

@@ -293,6 +293,10 @@ class VideoDataset:
         decodes them.
 
         If the start of clips is unknown in advance, clips that follow one another are equal; random clips stay alone.
+
+        Args:
+            indexes: (N,) numbers of items.
+            num_frames: Length of a block of frames.
         """
         numbers = indexes * self.world_size + self.rank
         videos = np.searchsorted(self._ends, numbers, side="right")
@@ -327,7 +331,12 @@ class VideoDataset:
         return id_, self.clips.item(timing, clip, rng)
 
     def key(self, index: SupportsIndex, epoch: int) -> RandomKey:
-        """Return the key of the random numbers of an item in an epoch."""
+        """Return the key of the random numbers of an item in an epoch.
+
+        Args:
+            index: Number of the item.
+            epoch: Number of the epoch.
+        """
         return self._chance.key(self._number(index), epoch)
 
     def _number(self, index: SupportsIndex) -> int:
@@ -427,7 +436,12 @@ class VideoDataset:
         return made
 
     def describe(self, id_: str, numbers: npt.NDArray[np.int64]) -> Item:
-        """Return everything of an item except its frames."""
+        """Return everything of an item except its frames.
+
+        Args:
+            id_: Id of the video.
+            numbers: (T,) numbers of its frames.
+        """
         video = self._video(id_)
         item: Item = {
             "id": id_,

@@ -213,17 +213,17 @@ class _AtIndices(_OfIndices):
 
 @dataclass(frozen=True, kw_only=True)
 class clips_at_random_indices(_AtIndices):
-    """Clips that begin anywhere in [sampling_range_start, sampling_range_end).
-
-    The rule is that of torchcodec's sampler of the same name.
+    """Random clips that start anywhere in [sampling_range_start, sampling_range_end), as torchcodec's sampler of the same
+    name.
 
     Args:
-        num_clips: Clips of each video, an item each.
+        num_clips: Clips per video; each is an item.
         num_frames_per_clip: Frames of a clip.
-        num_indices_between_frames: From one frame of a clip to the next; 1 is consecutive frames.
-        policy: What is done where a clip would go past the end of its video: "repeat_last", "wrap", "error" or "drop".
-        sampling_range_start: The first frame at which a clip may begin, counted from the end where it is negative.
-        sampling_range_end: The frame before which clips begin; None is as late as a whole clip can begin.
+        num_indices_between_frames: Distance between frames of a clip; 1 means consecutive frames.
+        policy: What happens to a clip that would go past the end of its video: "repeat_last", "wrap", "error" or
+            "drop".
+        sampling_range_start: First frame at which a clip may start; negative numbers count from the end.
+        sampling_range_end: Frame before which clips start; None means the last start of a complete clip.
     """
 
     @property
@@ -233,26 +233,36 @@ class clips_at_random_indices(_AtIndices):
 
 @dataclass(frozen=True, kw_only=True)
 class clips_at_regular_indices(_AtIndices):
-    """Clips that begin equally far apart, the first and the last at the ends of the range: the K test clips of many papers.
+    """Clips with equidistant starts, the first and the last at the ends of the range: the K test clips of many papers.
 
-    The arguments are those of `clips_at_random_indices`.
+    The rule is that of torchcodec's sampler of the same name.
+
+    Args:
+        num_clips: Clips per video; each is an item.
+        num_frames_per_clip: Frames of a clip.
+        num_indices_between_frames: Distance between frames of a clip; 1 means consecutive frames.
+        policy: What happens to a clip that would go past the end of its video: "repeat_last", "wrap", "error" or
+            "drop".
+        sampling_range_start: First frame at which a clip may start; negative numbers count from the end.
+        sampling_range_end: Frame before which clips start; None means the last start of a complete clip.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class sample_frames(_OfIndices):
-    """One item of each video: of each of `num_clips` equal segments a clip that begins in it at random (TSN).
+    """One item per video: a clip with a random start in each of `num_clips` equal segments (TSN).
 
-    The rule is that of mmaction2's SampleFrames (clip_len, frame_interval), but that a clip of a very short video that would begin behind
-    its end begins with its last frame, not its first.
+    The rule is that of mmaction2's SampleFrames (clip_len, frame_interval), except that a clip of a very short video
+    that would start past its end starts at its last frame instead of its first.
 
     Args:
-        num_clips: Segments of a video; the item has the frames of all, one after the other.
+        num_clips: Segments of a video; the item contains the frames of all, one after the other.
         num_frames_per_clip: Frames of a clip.
-        num_indices_between_frames: From one frame of a clip to the next; 1 is consecutive frames.
-        policy: What is done where a clip would go past the end of its video: "repeat_last", "wrap", "error" or "drop".
-        test_mode: Choose without randomness: for clips of one frame, the middle of each segment; for longer clips, starts that
-            are equally far apart.
+        num_indices_between_frames: Distance between frames of a clip; 1 means consecutive frames.
+        policy: What happens to a clip that would go past the end of its video: "repeat_last", "wrap", "error" or
+            "drop".
+        test_mode: Choose without randomness: for clips of one frame, the middle of each segment; for longer clips,
+            equidistant starts.
     """
 
     test_mode: bool = False
@@ -303,14 +313,19 @@ class sample_frames(_OfIndices):
 
 @dataclass(frozen=True, kw_only=True)
 class dense_sample_frames(sample_frames):
-    """One item of each video: `num_clips` clips that begin equally far apart within `sample_range` frames, which lie anywhere.
+    """One item per video: `num_clips` clips with equidistant starts within `sample_range` frames at a random position.
 
-    The rule is that of mmaction2's DenseSampleFrames. The other arguments are those of `sample_frames`.
+    The rule is that of mmaction2's DenseSampleFrames.
 
     Args:
-        test_mode: Make an item for each of `num_sample_positions` ranges, equally far apart.
+        num_clips: Clips of an item.
+        num_frames_per_clip: Frames of a clip.
+        num_indices_between_frames: Distance between frames of a clip; 1 means consecutive frames.
+        policy: What happens to a clip that would go past the end of its video: "repeat_last", "wrap", "error" or
+            "drop".
+        test_mode: Make an item for each of `num_sample_positions` ranges with equidistant starts.
         sample_range: Frames of a range.
-        num_sample_positions: Ranges of a video with `test_mode`.
+        num_sample_positions: Ranges per video with `test_mode`.
     """
 
     sample_range: int = 64
@@ -413,19 +428,22 @@ class _AtTimes(ClipSampler):
 
 @dataclass(frozen=True, kw_only=True)
 class clips_at_random_timestamps(_AtTimes):
-    """Clips that begin anywhere in [sampling_range_start, sampling_range_end); of each time the frame that is shown then.
+    """Random clips that start anywhere in [sampling_range_start, sampling_range_end), with the frame on screen at each
+    time.
 
-    The rule is that of torchcodec's sampler of the same name, but that torchcodec refuses videos which are too short whatever the policy,
-    and that here a time which falls short of a frame by no more than a quarter of the frame interval (5 ms at most at a variable rate)
-    shows that frame, as everywhere in vidprep (`vidprep.formats.moments`); torchcodec shows the one before.
+    The rule is that of torchcodec's sampler of the same name, with two exceptions. torchcodec rejects videos that are
+    too short with any policy. And here a time that falls short of a frame by at most a quarter of the frame interval (5
+    ms at most at a variable rate) means that frame, as everywhere in vidprep (`vidprep.formats.moments`); torchcodec
+    takes the frame before.
 
     Args:
         num_frames_per_clip: Frames of a clip.
-        seconds_between_frames: From one frame of a clip to the next; None is the mean duration of a frame.
-        sampling_range_start: When clips may begin, in seconds from the first frame.
-        sampling_range_end: The time before which clips begin; None is as late as a whole clip can begin.
-        policy: What is done where a clip would go past the end of its video: "repeat_last", "wrap", "error" or "drop".
-        num_clips: Clips of each video, an item each.
+        seconds_between_frames: Time between frames of a clip; None means the average duration of a frame.
+        sampling_range_start: Earliest start of a clip, in seconds from the first frame.
+        sampling_range_end: Time before which clips start; None means the last start of a complete clip.
+        policy: What happens to a clip that would go past the end of its video: "repeat_last", "wrap", "error" or
+            "drop".
+        num_clips: Clips per video; each is an item.
     """
 
     num_clips: int = 1
@@ -447,12 +465,18 @@ class clips_at_random_timestamps(_AtTimes):
 
 @dataclass(frozen=True, kw_only=True)
 class clips_at_regular_timestamps(_AtTimes):
-    """Clips that begin `seconds_between_clip_starts` apart, as many as there is room for.
+    """Clips that start every `seconds_between_clip_starts`, as many as fit.
 
-    The other arguments are those of `clips_at_random_timestamps`.
+    The rule is that of torchcodec's sampler of the same name, with the exceptions of `clips_at_random_timestamps`.
 
     Args:
-        seconds_between_clip_starts: From the start of a clip to that of the next.
+        seconds_between_clip_starts: Time from the start of a clip to the start of the next one.
+        num_frames_per_clip: Frames of a clip.
+        seconds_between_frames: Time between frames of a clip; None means the average duration of a frame.
+        sampling_range_start: Start of the first clip, in seconds from the first frame.
+        sampling_range_end: Time before which clips start; None means the last start of a complete clip.
+        policy: What happens to a clip that would go past the end of its video: "repeat_last", "wrap", "error" or
+            "drop".
     """
 
     seconds_between_clip_starts: float

@@ -54,9 +54,11 @@ def add_row(file: Path, table: str, row: str) -> None:
 
 
 def test_a_file_and_a_row_make_a_command_and_a_function(made: Path, tree: Path) -> None:
-    code, row = blocks("Adding a command")
+    code, row, name = blocks("Adding a command")
     (tree / "transcode" / "cli" / "count.py").write_text(code)
-    add_row(tree / "transcode" / "cli" / "commands.py", "COMMANDS = {\n", row)
+    add_row(tree / "transcode" / "cli" / "main.py", "COMMANDS = {\n", row)
+    with (tree / "transcode" / "__init__.pyi").open("a") as stub:
+        stub.write(name)
     assert re.search(r"count +Count the videos of a dataset\.", run(tree, "-m", "vidprep.transcode", "--help").stdout)
     shown = run(tree, "-m", "vidprep.transcode", "count", "--help").stdout
     assert re.search(r"count \[OPTIONS\] DST", shown) and re.search(r"--failed +Count failed videos too\.", shown)

@@ -17,7 +17,7 @@ TRIED = """
 from tests.generated import keyword_types
 from vidprep.formats.errors import SettingsError
 from vidprep.transcode import VideoOutput, transcode
-from vidprep.transcode.settings.parse import build_settings
+from vidprep.transcode.settings.run import build_settings
 
 assert "    min_frames: int | None\\n" in keyword_types()
 assert build_settings({"min_frames": 8}, VideoOutput).limits.min_frames == 8

@@ -83,7 +83,22 @@ def bench(
     on_note: Callable[[str], object] | None = None,
     on_step: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
-    """Time video loaders on stores, side by side. A loader that returns wrong pixels is reported and not timed."""
+    """Time video loaders on stores, side by side. A loader that returns wrong pixels is reported and not timed.
+
+    Args:
+        stores: One path or several: destinations of runs, exports, or folders of raw videos.
+        on_row: Called with the kind of each row ("cell", "training" or "advice") and the row.
+        on_note: Called with each line about what was left out.
+        on_step: Called with what is being timed.
+
+    Returns:
+        A dict with `machine`, `notes`, and the rows under `cell`, `training` and `advice`.
+
+    Raises:
+        SettingsError: A value is not allowed.
+        StoreError: A path is no store.
+        MissingError: A loader that was named is not installed.
+    """
     from datetime import datetime
 
     from vidprep.transcode.choose import BenchOptions, add_speed_ups, machine, results, survey

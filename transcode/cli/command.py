@@ -298,7 +298,13 @@ def command_of(
     """Return a decorator that makes a command from a public function and the function that runs it on the command line.
 
     The command has the name of the public function, a flag for each of its options, and --quiet if it has a progress
-    bar.
+    bar. Its help is the docstring of the decorated function, which receives the values that were given as keywords.
+
+    Args:
+        function: The public function, decorated by `typed`.
+        arguments: click's decorators for the arguments.
+        flags: click's decorators for flags that the public function lacks.
+        cls: Class of the command.
     """
 
     def decorate(run: Callable[..., None]) -> click.Command:

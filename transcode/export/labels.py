@@ -119,7 +119,8 @@ def _first_at(row: ManifestRow, seconds: float) -> int:
     """Return the first output frame that shows the source at a time or later.
 
     That is the first frame that shows a source frame starting then or later, or that is itself displayed then or later,
-    if an earlier picture is still on screen.
+    if an earlier picture is still on screen. The second comparison has half the tolerance, so that it never matches the
+    frame before.
     """
     time, opening = exact_seconds(seconds), exact_seconds(row.source_start_seconds or 0.0)
     if row.source_time_base_num is None:  # of 0.1, which counted its times from the start of the cut

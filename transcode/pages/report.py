@@ -45,7 +45,13 @@ SAMPLED_VIDEOS = 12
 
 @dataclass(frozen=True, slots=True)
 class ReportFiles:
-    """Paths of the files that `report` wrote."""
+    """Paths of the files that `report` wrote.
+
+    Attributes:
+        html: report.html
+        markdown: report.md
+        json: report.json
+    """
 
     html: Path
     markdown: Path

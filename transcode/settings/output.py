@@ -190,7 +190,12 @@ class VideoOutput:
         return SEGMENT_SECONDS if self.split == "auto" and self.engine == "av" and is_long else None
 
     def file_time_base(self, time_base: Fraction, *, is_constant: bool) -> Fraction | None:
-        """Return the time base of the file."""
+        """Return the time base of the file, in seconds per tick.
+
+        Args:
+            time_base: Time base of the frames.
+            is_constant: Whether each frame lasts one tick.
+        """
         return file_time_base(self.encoder.container_name, time_base, is_constant=is_constant)
 
     def check_size(self, size: FrameSize) -> None:
@@ -203,7 +208,7 @@ class VideoOutput:
             )
 
     def moved_name(self, id_: str, _file_name: str) -> str:
-        """Return the file name of an output whose id changed."""
+        """Return the file name of an output whose id changed to `id_`."""
         return f"{id_}.{self.extension}"
 
     def row_values(self) -> dict[str, Any]:
@@ -295,13 +300,13 @@ class FrameOutput:
         """Return None: frames are never split into segments."""
 
     def file_time_base(self, _time_base: Fraction, *, is_constant: bool) -> None:
-        """Return None: no file stores times of frames."""
+        """Return None for any `is_constant`: no file stores times of frames."""
 
     def check_size(self, _size: FrameSize) -> None:
         """Accept any size."""
 
     def moved_name(self, _id: str, file_name: str) -> str:
-        """Return the name of the shard, where the frames stay."""
+        """Return `file_name`, the shard where the frames stay."""
         return file_name
 
     def row_values(self) -> dict[str, Any]:

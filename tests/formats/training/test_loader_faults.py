@@ -31,7 +31,7 @@ def children() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if "vidprep-child" in (told := child.cmdline()) and "run_job" not in " ".join(
+            if "vidprep-child" in (told := child.cmdline()) and "vidprep.transcode" not in " ".join(
                 told
             ):  # which is kept for runs
                 found.append(child)

@@ -16,7 +16,7 @@ from tests.pipeline import source_frames
 from vidprep.formats.model import Cropping
 from vidprep.formats.training.dataset import VideoDataset
 from vidprep.formats.video.options import EncoderOptions
-from vidprep.formats.video.picture_facts import _cropping_told_in_matroska
+from vidprep.formats.video.picture_facts import _matroska_cropping
 from vidprep.formats.video.source import Source, open_video
 from vidprep.transcode.media.source_picture import describe
 from vidprep.transcode.settings.output import VideoOutput
@@ -126,4 +126,4 @@ def test_a_pyav_that_tells_nothing_of_it_finds_it_too(media, tmp_path):
     crop = Cropping(top=8, bottom=4, left=20, right=6)
     for path, due in ((clip("matroska", media, tmp_path, crop), crop), (media["cfr.mp4"], Cropping(0, 0, 0, 0))):
         with open_video(path) as container:
-            assert _cropping_told_in_matroska(container.streams.video[0]) == due
+            assert _matroska_cropping(container.streams.video[0]) == due
