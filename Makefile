@@ -67,6 +67,7 @@ links: $(READY)
 lint: links
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python tests/first_words.py
 	cd $(VENV)/types && ../bin/lint-imports --no-logo ../../pyproject.toml
 
 types: links

@@ -413,7 +413,7 @@ class ProcessId:
 
 
 def _machine() -> str:
-    """This boot of this kernel, and the namespace that process numbers are of."""
+    """Return an identity of this machine's boot and process namespace."""
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115
     except OSError:

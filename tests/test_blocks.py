@@ -17,15 +17,14 @@ from tests.helpers import make_clip, make_clips
 from tests.s3 import bucket
 
 ROOT = Path(__file__).parents[1]
-SHELL = re.compile(r"(vidprep (?!: )|git |pip |python |export |id=|sbatch |dask |ray |DASK_CONFIG=)")
 # What another test runs: a real Slurm and a real Ray stand behind tests/transcode/workers/test_cluster.py.
 LEFT_OUT = ("pip ", "sbatch ", "id=", "ray ", "export ", "git ", "make ")
 
 
-def blocks(document: str) -> list[str]:
-    text = (ROOT / document).read_text()
-    found = re.findall(r"(?:^    .*\n(?:\n(?=    ))?)+", text, flags=re.MULTILINE)
-    return [re.sub(r"^    ", "", block, flags=re.MULTILINE) for block in found if not block.startswith("    vidprep: ")]
+def blocks(document: str) -> list[tuple[str, str]]:
+    """Return the language and text of each fenced block that is run: bash or python."""
+    found = re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
+    return [(language, block) for language, block in found if language != "text"]
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +47,10 @@ def run(command: list[str], folder: Path, **more: str) -> None:
 
 def run_blocks(document: str, folder: Path, changes: dict[str, str], **env: str) -> None:
     with ExitStack() as running:
-        for number, block in enumerate(blocks(document)):
+        for number, (language, block) in enumerate(blocks(document)):
             for before, after in changes.items():
                 block = block.replace(before, after)
-            if not SHELL.match(block):
+            if language == "python":
                 script = folder / f"{Path(document).parent.name}{number}.py"
                 script.write_text(block)
                 run([sys.executable, str(script)], folder, **env)
@@ -78,10 +77,11 @@ def test_the_readme_from_top_to_bottom(tmp_path: Path) -> None:
             make_clip(folder / "raw" / f"{name}.mp4", 90, size)
         run(["vidprep", "transcode", "raw", "ready", "--fps", "15", "--short-side", "240", "--gop", "5"], folder)
     run_blocks("README.md", folder, {})
+    run_blocks("docs/tour.md", folder, {})
 
 
 @pytest.mark.long
-def test_what_formats_says_of_reading(folder: Path) -> None:
+def test_the_page_about_training(folder: Path) -> None:
     """With stores as the README leaves them, whose videos are all of one split."""
     run(
         [
@@ -104,11 +104,11 @@ def test_what_formats_says_of_reading(folder: Path) -> None:
     changes = {"demo-out/ready": "ready"}
     if importlib.util.find_spec("torch") is None:
         changes["python examples/train_super_resolution.py"] = "pip install torch #"
-    run_blocks("formats/README.md", folder, changes)
+    run_blocks("docs/training.md", folder, changes)
 
 
 @pytest.mark.long
-def test_dask_and_s3_as_the_page_about_clusters_says(folder: Path, tmp_path: Path) -> None:
+def test_dask_and_s3_as_on_the_page_about_clusters(folder: Path, tmp_path: Path) -> None:
     needs_modules(["distributed"], "pip install '.[dask]'")
     port = free_port()
     with bucket(tmp_path) as s3:

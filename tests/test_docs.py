@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.docstrings import undocumented
 from tests.generated import COLUMNS, FIGURES, TABLE, TYPES, columns, every_command, figures, keyword_types, table
 
 ROOT = Path(__file__).parents[1]
@@ -19,9 +20,7 @@ DOCUMENTS = [
         "README.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
-        "docs/cluster.md",
-        "formats/README.md",
-        "transcode/README.md",
+        *(f"docs/{each.name}" for each in sorted((ROOT / "docs").glob("*.md"))),
         "tests/bench/README.md",
     )
 ]
@@ -29,9 +28,11 @@ PLACES = re.compile(r"\b(SRC|DST|STORE|OUT|FILE|WORK)\b…?")
 
 
 def commands(text: str) -> list[str]:
-    """Indented lines and quoted pieces of prose that are whole commands."""
-    shown = re.findall(r"^    (?:\$ )?((?:\w+=\$\()?vidprep .*)$", text, flags=re.MULTILINE)
-    return [line.partition("  #")[0].rstrip() for line in shown if not line.startswith("vidprep:")]
+    """Return the lines of code blocks, and the pieces of tables in code, that are whole commands."""
+    fenced = "\n".join(re.findall(r"^```\w+\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
+    shown = re.findall(r"^(?:\$ )?((?:\w+=\$\()?vidprep (?!: ).*)$", fenced, flags=re.MULTILINE)
+    shown += re.findall(r"^\| [^|]*\| `(vidprep [^`]*)` \|$", text, flags=re.MULTILINE)
+    return [line.partition("  #")[0].rstrip() for line in shown if re.match(r"vidprep [a-z]+ ", line)]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -51,6 +52,10 @@ def test_what_is_generated_is_up_to_date() -> None:
     assert TABLE.read_text() == table()
     assert COLUMNS.read_text() == columns()
     assert FIGURES.read_text() == figures()
+
+
+def test_every_parameter_of_the_public_api_is_described() -> None:
+    assert undocumented() == []
 
 
 def test_every_folder_of_modules_is_packaged() -> None:

@@ -243,12 +243,19 @@ class VideoReader(NumberedFrames):
         hardware: str | None = None,
         fast: bool = False,
     ) -> None:
-        """Open the video. Other arguments are those of NumberedFrames.
+        """Open the video.
 
         Args:
             orientations: Orientation by number of the first frame that has it, ascending from 0; None for no turning.
             cropping: Cropping before turning.
             fast: See `open_store`.
+            path: The file.
+            id_: Id of the video, for messages.
+            facts: Properties of the video.
+            data: See `NumberedFrames`.
+            origin_pts: See `NumberedFrames`.
+            stream_index: See `NumberedFrames`.
+            hardware: See `NumberedFrames`.
         """
         self._cropping = cropping
         self._orientations = orientations or {0: Orientation()}

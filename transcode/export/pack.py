@@ -168,6 +168,7 @@ def make_empty(out: Path, store: FrameStore, *, overwrite: bool = False) -> None
     Args:
         out: The folder.
         overwrite: Remove an earlier output of `pack`.
+        store: The store to convert.
 
     Raises:
         DestinationError: The folder contains something else, or the store, or is in the store.

@@ -47,7 +47,7 @@ def check_claims(
         settings: Settings of the run.
         window: Frames of the output, counted from the first frame displayed.
         clock: Constant rate of the output.
-        worked: Called for each frame that ffmpeg has to decode or make.
+        on_progress: Called for each frame that ffmpeg has to decode or make.
 
     Raises:
         LimitError: Too many frames.

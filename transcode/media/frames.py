@@ -123,7 +123,7 @@ def source_frames(
         window: Which frames.
         max_frames: Of the source, as far as it is decoded.
         entry: Where decoding begins, if that is known.
-        worked: Called for each frame that was decoded.
+        on_progress: Called for each decoded frame.
 
     Raises:
         NoVideoError: There are none.

@@ -74,7 +74,7 @@ def is_never_visible(source: Source, limits: Limits, on_progress: Callable[[], N
     Args:
         source: The open source; it is not read from.
         limits: Of the run.
-        worked: Called for each frame that is decoded.
+        on_progress: Called for each decoded frame.
     """
     with Source(source.path, max_pixels=limits.max_pixels) as again:
         for frame in islice(again.decode(again.packets()), limits.max_frames):

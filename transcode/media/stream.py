@@ -169,7 +169,7 @@ class FrameStream:
             first: Of a segment: number of its first output frame in the whole.
             first_pts: Of a segment: tick of that frame in the whole.
             num_frames: Of a segment: number of its output frames; None to the end.
-            worked: Called for each frame that is decoded, and for each that is given out.
+            on_progress: Called for each decoded frame.
         """
         self.info, self.facts = source.info, SourceFacts()
         self.source_indexes: list[int] = []

@@ -52,7 +52,7 @@ BACKENDS = {
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Which sources a run takes.
+    """Options that select the sources of a run.
 
     Attributes:
         include: Globs on relative paths and names
@@ -111,7 +111,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a run works, apart from what it makes."""
+    """Options of a run that do not change its outputs."""
 
     HEADING: ClassVar[str] = "Run"
 

@@ -253,6 +253,11 @@ def join(
 
     Args:
         end_pts: Output tick at which the last frame ends, if known.
+        partial: The file to write.
+        made: The segments, in order.
+        output: Format of the output.
+        settings: Settings of the run.
+        audio: Audio of the output.
 
     Raises:
         EncodeError: A packet cannot be muxed.
