@@ -162,54 +162,55 @@ class ManifestRow:
     # fmt: off
     id: str = column("string", "name of the output without extension, relative, or the `id` of the table", default=MISSING)
     file_name: str = column("string", "file that holds it, relative to the destination: the video, or the shard", default=MISSING)
-    source: str = column("string", "absolute path or URL of what it was made of", default=MISSING)
-    start_seconds: float | None = column("double", "s; the cut [start, end) that the table asks for; null: none")
-    end_seconds: float | None = column("double", "s; the cut [start, end) that the table asks for; null: none")
-    start_frame: int | None = column("int64", "the same in frames of the source, from 0; null: none")
-    end_frame: int | None = column("int64", "the same in frames of the source, from 0; null: none")
+    source: str = column("string", "absolute path or URL of the source", default=MISSING)
+    start_seconds: float | None = column("double", "s; the requested cut [start, end); null: none")
+    end_seconds: float | None = column("double", "s; the requested cut [start, end); null: none")
+    start_frame: int | None = column("int64", "the same in source frames, from 0; null: none")
+    end_frame: int | None = column("int64", "the same in source frames, from 0; null: none")
     status: str = column("string", "`ok` or `failed`", default="failed")
-    stage: str | None = column("string", "of a failure: where it happened, the class of the error, what to do")
-    error: str | None = column("string", "of a failure: where it happened, the class of the error, what to do")
-    message: str | None = column("string", "of a failure: where it happened, the class of the error, what to do")
-    attempts: int = column("int16", "runs that tried it", default=1)
+    stage: str | None = column("string", "of a failure: the step, the class of the error, and the message with what to do")
+    error: str | None = column("string", "of a failure: the step, the class of the error, and the message with what to do")
+    message: str | None = column("string", "of a failure: the step, the class of the error, and the message with what to do")
+    attempts: int = column("int16", "number of runs that tried it", default=1)
     run: int | None = column(
         "int64",
-        "number of the run that made this row: 100,000 for each run in this destination, plus the task of an array. Of two rows of a video "
-        "the one of the higher number counts",
+        "run that made the row: 100,000 for each run in this destination, plus the partition of an array. If a video has two rows, "
+        "the higher run counts",
     )
-    warnings: list[str] = column("list<string>", "what was lost, repaired or guessed, a sentence each", default_factory=list)
-    warning_codes: list[str] = column("list<string>", "of each warning, see below", default_factory=list)
-    verified_in: str | None = column("string", "`same pass`: decoded as it left the encoder; `second pass`: the closed file was decoded")
-    source_size_bytes: int | None = column("int64", "bytes, and ns since 1970: what tells that a source has changed")
-    source_mtime_ns: int | None = column("int64", "bytes, and ns since 1970: what tells that a source has changed", low=None)
+    warnings: list[str] = column("list<string>", "a sentence for each loss, repair or guess", default_factory=list)
+    warning_codes: list[str] = column("list<string>", "code of each warning, see below", default_factory=list)
+    verified_in: str | None = column(
+        "string", "`same pass`: packets were decoded as they left the encoder; `second pass`: the closed file was decoded"
+    )
+    source_size_bytes: int | None = column("int64", "bytes, and ns since 1970; a source with other values has changed")
+    source_mtime_ns: int | None = column("int64", "bytes, and ns since 1970; a source with other values has changed", low=None)
     source_digest: str | None = column(
         "string",
-        "SHA-256 of pieces of the source, from its first byte to its last: what tells that a file is another one of the same "
-        "size and time",
+        "SHA-256 of samples of the source, from its first byte to its last; distinguishes files of equal size and time",
     )
     source_codec: str | None = column("string", "as libavcodec names it")
-    source_width: int | None = column("int32", "pixels, as stored and shown: without what is cropped, before it is turned")
-    source_height: int | None = column("int32", "pixels, as stored and shown: without what is cropped, before it is turned")
-    source_coded_width: int | None = column("int32", "pixels, with what is cropped")
-    source_coded_height: int | None = column("int32", "pixels, with what is cropped")
+    source_width: int | None = column("int32", "pixels as stored, after cropping and before rotation")
+    source_height: int | None = column("int32", "pixels as stored, after cropping and before rotation")
+    source_coded_width: int | None = column("int32", "pixels as stored, before cropping")
+    source_coded_height: int | None = column("int32", "pixels as stored, before cropping")
     source_frame_rate: float | None = column("double", "frames per second, the mean")
     source_num_frames: int | None = column("int64", "frames of the source in the cut")
     source_duration_seconds: float | None = column("double", "s, to the end of the last frame")
-    source_rotation: int | None = column("int16", "degrees, counter-clockwise, that players turn it by", low=None)
-    source_is_vfr: bool | None = column("bool", "whether its frames come at a varying rate")
+    source_rotation: int | None = column("int16", "degrees, counter-clockwise, by which players rotate it", low=None)
+    source_is_vfr: bool | None = column("bool", "whether the frame rate varies")
     source_is_interlaced: bool | None = column("bool", "whether frames had to be deinterlaced")
-    mastering_display: str | None = column("string", "of high dynamic range, as they were used: x265's notation; MaxCLL,MaxFALL in cd/m²")
-    content_light: str | None = column("string", "of high dynamic range, as they were used: x265's notation; MaxCLL,MaxFALL in cd/m²")
+    mastering_display: str | None = column("string", "HDR metadata as used: x265's notation; MaxCLL,MaxFALL in cd/m²")
+    content_light: str | None = column("string", "HDR metadata as used: x265's notation; MaxCLL,MaxFALL in cd/m²")
     settings_digest: str | None = column("string", "16 hexadecimal digits that change with any setting that decides the bytes")
     engine: str | None = column("string", "`av` or `ffmpeg`")
-    encoder: str | None = column("string", "such as `libx264`, and the versions that made it")
-    encoder_version: str | None = column("string", "such as `libx264`, and the versions that made it")
+    encoder: str | None = column("string", "such as `libx264`, and the versions of the libraries")
+    encoder_version: str | None = column("string", "such as `libx264`, and the versions of the libraries")
     crf: float | None = column("double", "of the encoder, in its own scale")
     preset: str | None = column("string", "of the encoder, in its own scale")
     jpeg_quality: int | None = column("int16", "of JPEGs: 1 to 100; `420`, `444`, `gray`")
     subsampling: str | None = column("string", "of JPEGs: 1 to 100; `420`, `444`, `gray`")
-    codec: str | None = column("string", "such as `h264` and `mp4`; of frames `jpeg` or `rawvideo`, and the store")
-    container: str | None = column("string", "such as `h264` and `mp4`; of frames `jpeg` or `rawvideo`, and the store")
+    codec: str | None = column("string", "such as `h264` and `mp4`; for frames `jpeg` or `rawvideo`, and the store")
+    container: str | None = column("string", "such as `h264` and `mp4`; for frames `jpeg` or `rawvideo`, and the store")
     width: int | None = column("int32", "pixels of the output")
     height: int | None = column("int32", "pixels of the output")
     frame_rate_num: int | None = column("int64", "frames per second as a fraction; null where frames have times of their own", low=1)
@@ -217,56 +218,54 @@ class ManifestRow:
     num_frames: int | None = column("int64", "frames of the output")
     duration_seconds: float | None = column("double", "s")
     pixel_format: str | None = column("string", "such as `yuv420p`")
-    keyframe_interval_max: int | None = column("int32", "frames from one keyframe to the next, at most")
-    keyframes: list[int] | None = column("list<int32>", "numbers of the frames that are keyframes, from 0")
+    keyframe_interval_max: int | None = column("int32", "largest number of frames from one keyframe to the next")
+    keyframes: list[int] | None = column("list<int32>", "numbers of the keyframes, from 0")
     source_frames: list[int] | None = column(
-        "list<int32>", "number of the source frame that each output frame is, from the first frame shown; null: all of them in order",
+        "list<int32>", "number of the source frame of each output frame, from the first frame displayed; null: all of them in order",
     )
     source_pts: list[int] | None = column(
-        "list<int64>", "when those source frames begin, in ticks from the first frame shown; null: at `pts`", low=None,
+        "list<int64>", "start of those source frames, in ticks from the first frame displayed; null: at `pts`", low=None,
     )
     source_time_base_num: int | None = column("int64", "seconds per tick of `source_pts`, as a fraction", low=1)
     source_time_base_den: int | None = column("int64", "seconds per tick of `source_pts`, as a fraction", low=1)
-    source_start_seconds: float | None = column("double", "s from the first frame shown in the source to time 0 of the output")
+    source_start_seconds: float | None = column("double", "s from the first frame displayed in the source to time 0 of the output")
     tolerance_seconds: float | None = column(
-        "double", "s; a time in a table means the frame of the source that begins at it, or no further from it than this",
+        "double", "s; maximum distance between a time in a table and the start of the source frame that it means",
     )
     duplicated_frames: int | None = column("int64", "by `--fps`")
     dropped_frames: int | None = column("int64", "by `--fps`")
     pts: list[int] | None = column(
-        "list<int64>", "ticks of the time base at which frames are shown, from 0; null: frame n is at n / rate", low=None,
+        "list<int64>", "start of each frame in ticks, from 0; null: frame n starts at n / rate", low=None,
     )
     time_base_num: int | None = column("int64", "seconds per tick as a fraction", low=1)
     time_base_den: int | None = column("int64", "seconds per tick as a fraction", low=1)
-    size_bytes: int | None = column("int64", "of the video; in a shard of its frames back to back")
+    size_bytes: int | None = column("int64", "size of the video; in a shard, of its frames back to back")
     sha256: str | None = column("string", "of the same bytes")
     offset: int | None = column(
-        "int64", "in a shard: where its bytes begin, and how many are its own, padding and headers included", high=2**60,
+        "int64", "in a shard: position of its first byte, and number of bytes with padding and headers", high=2**60,
     )
     stored_bytes: int | None = column(
-        "int64", "in a shard: where its bytes begin, and how many are its own, padding and headers included", high=2**60,
+        "int64", "in a shard: position of its first byte, and number of bytes with padding and headers", high=2**60,
     )
     frame_sizes: list[int] | None = column("list<int32>", "in a shard: bytes and CRC-32 of each frame")
     frame_crc32: list[int] | None = column("list<int64>", "in a shard: bytes and CRC-32 of each frame", high=2**32 - 1)
     psnr_y_db: float | None = column(
         "double",
-        "dB against the frames that went into the encoder, from the mean squared error of all frames; infinite where nothing "
-        "was lost",
+        "dB relative to the frames that went into the encoder, from the mean squared error of all frames; infinite if lossless",
     )
     psnr_yuv_db: float | None = column(
         "double",
-        "dB against the frames that went into the encoder, from the mean squared error of all frames; infinite where nothing "
-        "was lost",
+        "dB relative to the frames that went into the encoder, from the mean squared error of all frames; infinite if lossless",
     )
     psnr_y_p1_db: float | None = column("double", "dB: 1st percentile and minimum over frames")
     psnr_y_min_db: float | None = column("double", "dB: 1st percentile and minimum over frames")
     worst_frame: int | None = column("int64", "number of the frame with the minimum")
-    ssim: float | None = column("double", "0 to 1, of luma, the mean over frames")
-    target_psnr_y_p1_db: float | None = column("double", "dB that `--target-psnr` asked for")
-    target_tried: list[float] | None = column("list<double>", "each CRF or quality that was tried, and the dB that it reached")
-    target_reached_db: list[float] | None = column("list<double>", "each CRF or quality that was tried, and the dB that it reached")
-    encode_seconds: float | None = column("double", "s: wall clock, and CPU time of all that it took")
-    cpu_seconds: float | None = column("double", "s: wall clock, and CPU time of all that it took")
+    ssim: float | None = column("double", "0 to 1, luma, mean over frames")
+    target_psnr_y_p1_db: float | None = column("double", "dB requested by `--target-psnr`")
+    target_tried: list[float] | None = column("list<double>", "each CRF or quality that was tried, and the dB it reached")
+    target_reached_db: list[float] | None = column("list<double>", "each CRF or quality that was tried, and the dB it reached")
+    encode_seconds: float | None = column("double", "s: wall clock, and CPU time")
+    cpu_seconds: float | None = column("double", "s: wall clock, and CPU time")
     # fmt: on
     labels: dict[str, Any] = field(default_factory=dict)
 

@@ -326,7 +326,7 @@ class ObjectStorage:
             return
         tag = self._swap(name, data, self._created[name])
         if tag is None and not self._holds(name, data):
-            raise FileNotFoundError(errno.ENOENT, "is gone, or another's by now", name)
+            raise FileNotFoundError(errno.ENOENT, "was removed, or replaced by another writer", name)
         self._created[name] = tag or self._tag_of(name)
 
     def send(self, name: str, data: bytes) -> None:

@@ -95,7 +95,7 @@ class GulpLayout(StoreLayout):
                 yield f"{path}: is damaged: {error}"
         for row in rows:
             if found.pop(row.id, None) != self._places(row):
-                yield f"{root}/*.gmeta: {row.id}: its frames lie elsewhere than the manifest says"
+                yield f"{root}/*.gmeta: {row.id}: the manifest has other positions of its frames"
         if are_all:
             yield from (f"{root}/*.gmeta: {id_}: is not in the manifest" for id_ in found)
 

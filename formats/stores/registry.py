@@ -119,11 +119,11 @@ def open_store(
     if kind is None:
         options.refuse(folder, "short_side", "stores of JPEGs")
         if (folder / ".vidprep").exists():
-            raise StoreError("a run is at work here, or was stopped; run the same command again", path=folder)
+            raise StoreError("a run is in progress here, or was stopped; run the same command again", path=folder)
         if inner := sorted(
             each.name for each in islice(folder.iterdir(), SEARCHED) if each.is_dir() and kind_of_folder(each)
         ):
-            raise StoreError(f"holds stores and is none itself; open one: {', '.join(inner[:10])}", path=folder)
+            raise StoreError(f"contains stores but is not one itself; open one: {', '.join(inner[:10])}", path=folder)
         raise StoreError(
             f"is not a store: nothing named {', '.join(_signs().values())} in it; make one with `vidprep transcode` or `burst`, or give "
             "VideoDataset a list of video files",

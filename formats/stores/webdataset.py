@@ -224,7 +224,7 @@ class TarStore(FrameStore):
         about = sample.about
         if sample.video is not None and not about.get("gop"):
             raise StoreError(
-                f"{id_}: a video that vidprep did not encode; its .json says no gop", path=self.path / sample.tar
+                f"{id_}: a video that vidprep did not encode; its .json has no gop", path=self.path / sample.tar
             )
         try:
             rate = exact_ratio("frame_rate", about["frame_rate"]) if about.get("frame_rate") else None

@@ -185,7 +185,7 @@ class VideoDataset:
         self._check_sizes()
         if not self._ends.size or self._ends[-1] < world_size:
             if not len(self.store):
-                raise SettingsError("has no videos; `vidprep show` says which failed and why", path=self.store.path)
+                raise SettingsError("has no videos; `vidprep show` lists the failures", path=self.store.path)
             longest = max(self.sizes[:, 0].tolist(), default=0)
             raise SettingsError(
                 f"{len(self.ids)} videos of at most {longest} frames hold {clips_of_videos.sum()} {self.clips}; "

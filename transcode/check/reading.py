@@ -85,7 +85,7 @@ def faults_of_store(destination: Path, layout: StoreLayout, places: pa.Table, ro
         )
         begins, sizes = (pc.fill_null(units[column], 0).to_numpy() for column in ("offset", "stored_bytes"))
         if min(begins.min(), sizes.min()) < 0 or max(begins.max(), sizes.max()) > LAST_BYTE:
-            yield f"{destination / name}: the manifest says that units lie where no file has bytes"
+            yield f"{destination / name}: the manifest has units at positions beyond the end of the file"
             continue
         due = np.concatenate([[0], (begins + sizes)[:-1]])
         for number in np.flatnonzero(begins != due if layout.shows_dead_bytes else begins < due):
@@ -98,7 +98,7 @@ def faults_of_store(destination: Path, layout: StoreLayout, places: pa.Table, ro
         with open_regular(destination / name) as data:
             data.seek(end)
             if layout.shows_dead_bytes and data.read() != layout.tail:
-                yield f"{destination / name}: from offset {end} is something other than the end of a shard"
+                yield f"{destination / name}: from offset {end} is not the end of a shard"
     yield from layout.faults_of_index(destination, rows, are_all=len(rows) == len(places))
 
 

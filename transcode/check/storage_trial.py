@@ -97,9 +97,7 @@ def try_store(url: str) -> Iterator[Finding]:
     there, name = ObjectStorage(url), f".vidprep/trial-{secrets.token_hex(4)}"
     there.send(name, b"1")
     try:
-        yield Finding(
-            "written and read", there.read(name) == b"1", "what is written is read back", "give another place"
-        )
+        yield Finding("written and read", there.read(name) == b"1", "a written file is read back", "give another place")
         there.remove(name)
         has_conditions = there.create(name, b"2") and not there.create(name, b"3") and there.has_conditions
         detail = "are kept" if has_conditions else "are not kept; a run waits and looks again before it begins"

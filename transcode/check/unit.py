@@ -184,7 +184,7 @@ def _against_source(path: Path, check: Check, source: Unit, done: UnitResult) ->
         faults = [f"against its source: {error.message}"]
     if source.state == check.row.source_state or not faults:
         return faults
-    changed = f"{source.path} has another size or time than when it was read; if it was replaced, run again to make this video anew"
+    changed = f"{source.path} changed after it was read; if it was replaced, run again to process this video"
     return [f"{changed} ({'; '.join(faults)})"]
 
 
@@ -204,7 +204,7 @@ def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
             yield f"holds {len(shown)} frames, {row.num_frames} were written"
         if keyframes != row.keyframes:
             wrong = min(set(keyframes) ^ set(row.keyframes or ()))
-            yield f"frame {wrong} {'is' if wrong in keyframes else 'is not'} a keyframe, the manifest says otherwise"
+            yield f"frame {wrong} {'is' if wrong in keyframes else 'is not'} a keyframe, unlike in the manifest"
         if row.pts is not None and row.time_base_num and row.time_base_den:
             base = Fraction(row.time_base_num, row.time_base_den)
             if [pts for pts, _ in shown] != [rescale(pts, base, time_base_of(stream)) for pts in row.pts]:
@@ -255,7 +255,7 @@ def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
     if hashlib.sha256(b"".join(frames)).hexdigest() != row.sha256:
         yield f"the SHA-256 of its frames from offset {row.offset} does not match the manifest"
     elif complete != b"".join(layout.serialize(row, io.BytesIO(b"".join(frames)))):
-        yield f"between its frames, from offset {row.offset}, is something other than what was written"
+        yield f"between its frames, from offset {row.offset}, differs from what was written"
     if check.opens and list(expected) == sorted(sampled):
         yield from faults_of_reading(check.destination, row, expected)
 

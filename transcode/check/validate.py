@@ -57,7 +57,7 @@ from vidprep.transcode.workers import (
 )
 
 SEEN = [*PLACES, "status", "size_bytes"]
-UNFINISHED = "a run is still at work here, or was stopped; let it finish, then validate"
+UNFINISHED = "a run is still in progress here, or was stopped; let it finish, then validate"
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def show_command(destination: Path, id_: str | None = None, failed: bool = False
     """
     if not manifest_paths(destination):
         if made_by_run(destination):
-            raise SettingsError(f"{destination}: has no manifest yet; its first run is at work, or was stopped")
+            raise SettingsError(f"{destination}: has no manifest yet; its first run is in progress, or was stopped")
         raise SettingsError(f"{destination}: has no manifest; give the destination of a run")
     rows = manifest_rows(destination)
     if id_ is not None:

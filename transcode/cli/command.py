@@ -268,7 +268,7 @@ class Command(click.Command):
             _print_error(OSError(_told(error)))
             ctx.exit(STOPPED_CODE if is_disk_full(error) else USAGE_ERROR)
         except MemoryError:
-            click.echo("vidprep: ran out of memory; allow fewer --jobs, or look at what was given", err=True)
+            click.echo("vidprep: ran out of memory; use fewer --jobs, or check the input", err=True)
             ctx.exit(USAGE_ERROR)
         except KeyboardInterrupt:
             click.echo(f"vidprep: {self.interrupted}", err=True)

@@ -14,7 +14,7 @@ import click
 COMMANDS = {
     "transcode": ("make", "Re-encode videos into a verified dataset."),
     "burst": ("make", "Store frames as JPEGs in large shards."),
-    "show": ("check", "Print what was made, warned about and failed."),
+    "show": ("check", "Print outputs, warnings and failures."),
     "validate": ("check", "Check a finished dataset again, from its bytes."),
     "report": ("check", "Make a page about one or more datasets."),
     "bench": ("bench", "Time loaders on datasets, side by side."),

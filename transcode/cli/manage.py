@@ -76,7 +76,7 @@ def label(
         raise SettingsError("give a table of labels with a column `id` or `path`, or <remove>", remove="NAME")
     place = open_finished(as_place(destination))
     if place.shared_file(PLAN_NAME) is not None:
-        raise SettingsError(f"{destination}: an array run is at work or was not joined; `vidprep merge` first")
+        raise SettingsError(f"{destination}: an array run is in progress or was not merged; run `vidprep merge` first")
     with nullcontext() if dry_run else place.lock():
         if not dry_run:
             place.outputs.recover()

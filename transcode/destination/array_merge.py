@@ -160,7 +160,7 @@ def _merged(path: Path) -> MergedParts:
         ended = frozenset(whole_between("part", index, 0, MAX_PARTITIONS) for index in found["ended"])
         return MergedParts(str(found["plan"]), ended, missing)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        why = f"cannot be read ({error}); remove it: what was joined before is then not known"
+        why = f"cannot be read ({error}); remove it: the next merge then does not know what was joined before"
         raise DestinationError(why, path=path) from error
 
 

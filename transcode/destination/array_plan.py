@@ -246,7 +246,7 @@ def _plan_in_force(place: Destination, part: Partition, settings: RunSettings) -
     plan = read_array_plan(path)
     first = f"let its tasks end and `vidprep merge {place.shown}` first"
     if plan.count != part.count:
-        raise DestinationError(f"is at work for an array run of {plan.count} parts; {first}", path=place.shown)
+        raise DestinationError(f"is running for an array run of {plan.count} parts; {first}", path=place.shown)
     if difference := "; ".join(differences(plan.settings, settings)):
         raise DestinationError(
             f"an array run was started here with different settings: {difference}. Give all its tasks the same, or {first}",

@@ -322,7 +322,7 @@ class Destination:
         except FileNotFoundError:
             if is_old and not overwrite:
                 raise DestinationError(
-                    "has a manifest, and no .vidprep/run.json that says how it was made; --overwrite starts over",
+                    "has a manifest, but no .vidprep/run.json with its settings; --overwrite starts from scratch",
                     path=self.shown,
                 ) from None
             if not is_old and self.shared_file(WRITTEN_NAME) is None:

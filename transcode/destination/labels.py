@@ -138,7 +138,7 @@ def plan_labels(
     given = fitted(given, others) if others.ids else given
     if not are_all and others.ids and drawing and kept.split_rule not in ("", given.split_rule):
         raise SourceError(
-            "--split-by draws other splits than before here; give all sources, so that all are drawn anew"
+            "--split-by would draw other splits than before; give all sources, so that all are drawn again"
         )
     there = before.taken([id_ for id_ in labels.ids if moved.get(id_, id_) in kept.places])
     changed = differing(there, given)

@@ -232,7 +232,7 @@ def first_live_holder(places: Sequence[LeasePlace], say: Callable[[str], object]
         return None
     shown = next((str(entry.holder) for entry in watched.values() if entry.holder), "another run")
     wait = max(places[number].gone_seconds for number in watched)
-    say(f"held by {shown}; watching for up to {wait:g} s to see whether it is at work")
+    say(f"held by {shown}; watching for up to {wait:g} s to see whether it is alive")
     end = time.monotonic() + wait
     while time.monotonic() < end:
         time.sleep(min(LOOK_SECONDS, wait / 4))
@@ -340,7 +340,7 @@ class Lease:
             why = f"was taken over{f' by {now.holder}' if now.holder else ''}, as this run gave no sign for "
             why += f"{self._place.gone_seconds:g} s"
         return TakenOverError(
-            f"{why}; nothing more is written by this one. Run the same command again when no other is at work",
+            f"{why}; this run stops writing. Run the same command again when no other run is in progress",
             path=self._shown,
         )
 

@@ -227,7 +227,7 @@ def input_colour(source: SourcePicture, warnings: list[Remark]) -> Colour:
         matrix, full = guess, True
     elif matrix not in MATRIX_NAMES:
         if matrix in MATRICES and not is_grey:
-            raise PictureError(f"its colour matrix (H.273 code {matrix}) is none that can be converted")
+            raise PictureError(f"its colour matrix (H.273 code {matrix}) cannot be converted")
         matrix = guess
     if source.pixel_format.startswith("yuvj") or (source.codec in STILL_IMAGE_CODECS and not source.is_tagged_limited):
         full = True

@@ -253,7 +253,7 @@ def _view_of_runs(runs: list[RunView]) -> list[Text | Group | ProgressBar]:
     )
     slowest = sorted((video for run in runs for video in run.slowest), key=lambda video: -(video.seconds or 0.0))
     if flying:
-        parts.append(_videos(f"at work ({len(flying)}), longest first", flying, now))
+        parts.append(_videos(f"running ({len(flying)}), longest first", flying, now))
     if slowest:
         parts.append(_videos("slowest so far", slowest, now))
     if failures := [video for run in runs for video in run.failures]:

@@ -239,7 +239,7 @@ def _bytes_chart(names: list[str], all_figures: list[dict[str, Any]]) -> Chart:
     )
     stills = all_figures[0]["stills"]
     caption = (
-        "Sources, what was made of them, and what the same frames would take one by one: "
+        "Sizes of the sources, of the outputs, and of the same frames as single pictures: "
         f"estimated from {count_of(stills['sampled_frames'], 'frame')} of {count_of(stills['sampled_videos'], 'video')}, by their "
         "bytes per pixel."
     )

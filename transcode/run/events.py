@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 PROGRESS_SECONDS = 2.0
 RECENT_SECONDS = 60.0
 READER_SECONDS = 5.0
-NOT_READ = "is a named pipe that nobody reads; start `vidprep monitor` on it first"
+NOT_READ = "is a named pipe without a reader; start `vidprep monitor` on it first"
 
 
 def _opened(target: str) -> int:

@@ -115,7 +115,7 @@ class Progress:
 
     def stopping(self) -> None:
         """Report that a signal is stopping the run."""
-        self.message("stopping: videos at work may end within a few seconds; another Ctrl-C stops at once")
+        self.message("stopping: running videos may finish within a few seconds; press Ctrl-C again to stop immediately")
 
     def finish(self, summary: Summary) -> None:
         self._bar.close()

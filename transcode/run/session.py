@@ -355,7 +355,7 @@ def _search_value(session: Session) -> None:
     shutil.rmtree(probes, ignore_errors=True)
     request.reporter.message(
         f"{settings.output.quality_scale.option} {found.value} for all, after {found.probes} encodes of {found.sampled} sampled videos "
-        f"({found.cpu_seconds:.1f} s of CPU time); what is below the target there is made again, finer"
+        f"({found.cpu_seconds:.1f} s of CPU time); videos below the target are encoded again, finer"
     )
     session.settings = settings.at(found.value)
 

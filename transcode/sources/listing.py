@@ -142,9 +142,7 @@ def walk(search: SourceSearch, root: str) -> None:
 
 def _check_no_destination(folder: str, advice: str) -> None:
     if os.path.exists(f"{folder}/{STATE_DIR}/run.json"):
-        raise SourceError(
-            f"is a destination of vidprep, which holds what was made and not what it was made of; {advice}", path=folder
-        )
+        raise SourceError(f"is a destination of vidprep, which contains outputs and not sources; {advice}", path=folder)
 
 
 def _entries(search: SourceSearch, folder: str, *, is_root: bool) -> Iterator[os.DirEntry[str]]:

@@ -25,7 +25,7 @@ def fault_of_output(unit_id: str, extension: str) -> str | None:
     output = f"{unit_id}.{extension}"
     top, slash, _ = output.partition("/")
     if slash and (top.lower() == STATE_DIR or fnmatch.fnmatchcase(top.lower(), "manifest*.parquet")):
-        return f"would lie in {top}, which vidprep keeps for itself"
+        return f"would lie in {top}, which is reserved for vidprep"
     if extension == IN_SHARDS:
         return None
     sizes = [len(os.fsencode(name)) for name in output.split("/")] if len(output) > NAME_MAX_BYTES // 4 else [0]
@@ -53,9 +53,9 @@ def check_outputs(search: SourceSearch, source: str, extension: str, *, is_table
         raise SourceError("\n  ".join([f"{message}; {advice}", *lines[:PAIRS_SHOWN]]), path=source)
     kept = (replace(unit, id=unit.id + os.path.splitext(unit.path)[1]) for unit in search.units)
     if search.keep_source_suffix or _collisions(kept, extension):
-        advice = "--keep-source-suffix does not tell all apart: rename or --exclude one"
+        advice = "--keep-source-suffix does not make all names unique: rename or --exclude one"
     else:
-        advice = "tell them apart with --keep-source-suffix"
+        advice = "make them unique with --keep-source-suffix"
     search.why_partial = f"two sources want the output {pairs[0][2]}"
     rivals: dict[str, str] = {}
     for first, second, out in pairs:

@@ -139,7 +139,7 @@ def cut_columns(names: Iterable[str], path: str) -> CutColumns:
         if place in OTHER_UNITS:
             raise SourceError(
                 f"has a column `{one_line(name)}`: if it is where cuts begin or end, divide it by {OTHER_UNITS[place]} and call it "
-                "`start` or `end`, which are in seconds; if it is a label, give it a name that says of what",
+                "`start` or `end`, which are in seconds; if it is a label, give it a more specific name",
                 path=path,
             )
         if place is not None:
@@ -152,7 +152,7 @@ def cut_columns(names: Iterable[str], path: str) -> CutColumns:
         for name in (name for name in names if name.lower() in WEAK_ENDS - (set() if has_onset else {"offset"})):
             raise SourceError(
                 f"has a column `{one_line(name)}`: if it is where cuts end, call it `end`, and `start` where they begin; if it is a label, "
-                "give it a name that says of what",
+                "give it a more specific name",
                 path=path,
             )
     chosen: dict[str, str] = {}

@@ -249,7 +249,7 @@ def _segment(file: BinaryIO, size: int) -> Iterator[str]:
         kind, length = _ebml_number(file, keep_marker=True), _ebml_number(file, keep_marker=False)
         at = file.tell()
         if kind is None and any(_tail(file, size, min(size - begin, TAIL_BYTES))):
-            yield f"the element at byte {begin} of {size} is none that Matroska knows"
+            yield f"the element at byte {begin} of {size} is not defined by Matroska"
         if kind is None or (length is None and kind != EBML_SEGMENT):
             return
         if kind == EBML_SEGMENT:
@@ -258,7 +258,7 @@ def _segment(file: BinaryIO, size: int) -> Iterator[str]:
                 return
             continue
         if kind not in EBML_ELEMENTS:
-            yield f"the element at byte {begin} of {size} is none that Matroska knows"
+            yield f"the element at byte {begin} of {size} is not defined by Matroska"
             return
         if length is not None and at + length > size:
             yield _short("its last element", at + length, size)

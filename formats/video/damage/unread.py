@@ -90,7 +90,7 @@ def bytes_behind(path: str | Path, format_name: str, last_byte: int) -> list[str
             size = file.seek(0, os.SEEK_END)
             file.seek(end)
             if size - end > MOST_PADDING_BYTES and last_byte <= end and any(file.read(MOST_PADDING_BYTES)):
-                return [f"its last {size - end} bytes stand behind its end, and were not read"]
+                return [f"its last {size - end} bytes follow its end, and were not read"]
     return []
 
 
@@ -364,7 +364,7 @@ def _fragments(path: str | Path, data: mmap.mmap) -> Iterator[str]:
         inside += begin not in begins and not (begin in movie and end in movie)
         at = data.find(FRAGMENT, at + 4)
     if inside:
-        yield f"{count_of(inside, 'fragment')} inside of another box: frames of theirs may not have been read"
+        yield f"{count_of(inside, 'fragment')} inside another box: some of their frames may not have been read"
 
 
 WALKS = {"flv": _flv_tags, "matroska": _elements, "mov": _fragments}

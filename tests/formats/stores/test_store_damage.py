@@ -134,7 +134,7 @@ def test_what_is_no_store_says_what_was_looked_for(tmp_path):
     with pytest.raises(SettingsError, match="short_side is -4"):
         open_store(tmp_path, short_side=-4)
     (tmp_path / ".vidprep").mkdir()
-    with pytest.raises(StoreError, match="a run is at work here, or was stopped"):
+    with pytest.raises(StoreError, match="a run is in progress here, or was stopped"):
         open_store(tmp_path)
 
 

@@ -23,7 +23,7 @@ def test_a_store_without_videos_and_a_list_of_stores_are_named(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "none.mp4").write_bytes(b"no video")
     assert transcode(tmp_path / "src", tmp_path / "dst").code == 1
-    with pytest.raises(SettingsError, match="has no videos; `vidprep show` says which failed and why"):
+    with pytest.raises(SettingsError, match="has no videos; `vidprep show` lists the failures"):
         VideoDataset(tmp_path / "dst", 8)
     with pytest.raises(SettingsError, match="give one folder"):
         open_store([tmp_path / "dst"])  # type: ignore[arg-type]

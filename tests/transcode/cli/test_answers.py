@@ -193,7 +193,7 @@ def test_options_stand_under_headings():
         ),
         (
             ("transcode", "{ready}", "{src}"),
-            "{ready}: is a destination of vidprep, which holds what was made and not what it was made of; is this DST, and SRC the other? Give the folder of the raw videos",
+            "{ready}: is a destination of vidprep, which contains outputs and not sources; is this DST, and SRC the other? Give the folder of the raw videos",
         ),
         (
             ("bench", "{ready}", "--workers", "1,2"),

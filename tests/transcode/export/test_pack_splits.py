@@ -32,7 +32,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("store", ["ready", "frames"])
 def test_webdataset_has_a_folder_for_each_split(made, store, tmp_path):
     assert pack(made / store, tmp_path / "out", to="webdataset").num_videos == 4
-    with pytest.raises(StoreError, match="holds stores and is none itself; open one: train, val"):
+    with pytest.raises(StoreError, match="contains stores but is not one itself; open one: train, val"):
         open_store(tmp_path / "out")
     for split, ids in (("train", ["c00", "c01"]), ("val", ["c02", "c03"])):
         one = open_store(tmp_path / "out" / split)

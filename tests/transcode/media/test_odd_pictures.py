@@ -387,7 +387,7 @@ def test_bytes_behind_the_end_are_said_and_are_no_damage(name: str, shop: Worksh
     row, pictures = trial.made(name, shop.half(name) + b"notes\n" * 500, "transcode")
     assert numbers(pictures) == FIRST_HALF
     assert "damaged" not in row["warning_codes"]
-    assert any("its last 3000 bytes stand behind its end" in text for text in row["warnings"]), row["warnings"]
+    assert any("its last 3000 bytes follow its end" in text for text in row["warnings"]), row["warnings"]
 
 
 @pytest.mark.parametrize("is_first", [True, False])

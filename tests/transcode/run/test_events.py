@@ -141,7 +141,7 @@ def test_what_no_worker_took_is_queued(tmp_path):
     lines = [begun, *({"time": 2.0, "run": "x", "event": "started", "id": name, "bytes": 1} for name in "ab")]
     (tmp_path / "events").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     shown = monitor(tmp_path / "events", "--once").stdout
-    assert "0 of 5 videos, 0 failed, 3 queued" in shown and "\nat work (2)" in shown
+    assert "0 of 5 videos, 0 failed, 3 queued" in shown and "\nrunning (2)" in shown
 
 
 def test_a_terminal_follows_a_run_to_its_end(tmp_path):
@@ -165,7 +165,7 @@ def test_a_terminal_follows_a_run_to_its_end(tmp_path):
     assert run.wait(300) == 0 and watching.wait(300) == 0
     text = " ".join(re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode()).split())
     assert "no events yet" in text or "videos/s" in text
-    for said in ("at work (", "8 of 8 videos, 0 failed", "ended with 0", "slowest so far"):
+    for said in ("running (", "8 of 8 videos, 0 failed", "ended with 0", "slowest so far"):
         assert said in text, text
 
 

@@ -120,7 +120,7 @@ def test_two_sources_with_one_output_are_problems_with_the_way_out(src: Path, ds
     touch(src / "a" / "y.avi")
     found = find_sources(src, dst)
     assert ids(found) == ["a/y"]
-    way_out = "too; tell them apart with --keep-source-suffix"
+    way_out = "too; make them unique with --keep-source-suffix"
     assert problems(found) == {
         "x.avi": f"its output a/x.mp4 is wanted by {src}/a/x.mp4 {way_out}",
         "x.mp4": f"its output a/x.mp4 is wanted by {src}/a/x.avi {way_out}",
@@ -147,7 +147,7 @@ def test_names_that_differ_in_unicode_form_collide(src: Path, dst: Path) -> None
     for keep_source_suffix in (False, True):
         found = find_sources(src, dst, keep_source_suffix=keep_source_suffix)
         assert len(problems(found)) == 2 and not found.units
-        assert all("--keep-source-suffix does not tell all apart" in why for why in problems(found).values())
+        assert all("--keep-source-suffix does not make all names unique" in why for why in problems(found).values())
 
 
 def test_an_output_where_another_needs_a_folder_is_a_problem(src: Path, dst: Path) -> None:
@@ -197,4 +197,4 @@ def test_nothing_is_written_into_a_folder_named_like_a_manifest(src: Path, dst: 
     touch(src / folder / "x.mp4")
     found = find_sources(src, dst)
     assert not found.units
-    assert ["keeps for itself" in why for _, why in found.problems] == [True]
+    assert ["reserved for vidprep" in why for _, why in found.problems] == [True]

@@ -167,5 +167,5 @@ def test_a_run_keeps_splits_when_videos_come_and_names_those_that_must_change(tm
     moved = [id_ for id_ in given if given[id_] != before.get(id_.replace("walk/renamed", first[0]))]
     assert moved and f"{len(moved)} videos changed split: {moved[0]} " in told.err, told.err
     told = transcode(src, dst, *shares, "--preset", "ultrafast", "--split-seed", 6, "--limit", 2)
-    assert told.code == 2 and "--split-by draws other splits than before here; give all sources" in told.err
+    assert told.code == 2 and "--split-by would draw other splits than before; give all sources" in told.err
     assert splits_in(dst) == given

@@ -161,7 +161,7 @@ BAD_CELLS: list[tuple[dict[str, Any], str]] = [
     ({"id": "a\\b"}, "has a backslash"),
     ({"id": "a\nb"}, "has a backslash, a control"),
     ({"id": "a\x7fb"}, "has a backslash, a control"),
-    ({"id": ".vidprep/x"}, "keeps for itself"),
+    ({"id": ".vidprep/x"}, "reserved for vidprep"),
     ({"path": ""}, "path is "),
 ]
 

@@ -171,7 +171,7 @@ def test_a_named_pipe_that_nobody_reads_is_said(clip: Path, tmp_path: Path) -> N
     """It waited for ever."""
     os.mkfifo(tmp_path / "pipe")
     ran = transcode(clip.parent, tmp_path / "out", "--events", tmp_path / "pipe", env=environment())
-    assert ran.code == 2 and "nobody reads; start `vidprep monitor`" in ran.err
+    assert ran.code == 2 and "without a reader; start `vidprep monitor`" in ran.err
     with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE, text=True) as reader:
         assert transcode(clip.parent, tmp_path / "out", "--events", tmp_path / "pipe", env=environment()).code == 0
         assert reader.stdout is not None and '"event": "ended"' in reader.stdout.read()

@@ -120,7 +120,7 @@ def survey(paths: Sequence[Path], options: BenchOptions) -> PlaceSurvey:
     if not (shared := _common_ids(found)) and (shared := _common_ids(suffixed := list(map(with_source_suffix, found)))):
         found = suffixed
     if not shared and len(found) > 1:
-        notes.append("no id is in all stores: each is measured on videos of its own")
+        notes.append("the stores share no id: each is measured on its own videos")
     pools = [[id_ for id_ in place.ids if not shared or id_ in shared] for place in found]
     order = sorted(set().union(*pools))
     random.Random(options.seed).shuffle(order)
