@@ -63,7 +63,11 @@ def test_sources_that_want_one_output_fail_and_the_others_are_made(src: Path, ds
     [
         ("a/x.mp4", "a/x.avi", "--keep-source-suffix"),
         ("X.mp4", "x.mkv", "--keep-source-suffix"),
-        (unicodedata.normalize("NFC", "café.mp4"), unicodedata.normalize("NFD", "café.mp4"), "does not make all names unique"),
+        (
+            unicodedata.normalize("NFC", "café.mp4"),
+            unicodedata.normalize("NFD", "café.mp4"),
+            "does not make all names unique",
+        ),
     ],
 )
 def test_names_that_cannot_all_be_outputs_fail_before_any_is_opened(
