@@ -46,7 +46,7 @@ def test_every_command_that_is_shown_parses(document: Path) -> None:
             command.parse_args(context, [word for word in words if word not in ("&&",)])
 
 
-def test_what_is_generated_is_up_to_date() -> None:
+def test_generated_files_are_up_to_date() -> None:
     """`make generated` writes them: a flag stands in one place, which the table and the types of keywords are made of."""
     assert TYPES.read_text() == keyword_types()
     assert TABLE.read_text() == table()
@@ -65,7 +65,7 @@ def test_every_folder_of_modules_is_packaged() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_links_lead_to_what_is_there(document: Path) -> None:
+def test_links_are_not_broken(document: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text()):
         assert "://" in link or (document.parent / link).exists(), link
 

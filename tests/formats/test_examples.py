@@ -142,7 +142,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.long
-def test_each_sample_is_seen_once_by_one_of_two_processes_and_cut_out_anew(moving, tmp_path):
+def test_each_sample_is_seen_once_by_one_of_two_processes_with_a_new_crop(moving, tmp_path):
     script = tmp_path / "together.py"
     script.write_text(TOGETHER)
     assert "all well" in with_peers(script, moving, needs=["torch"])

@@ -55,13 +55,13 @@ def test_no_mutant_meets_a_fault_of_ours(quick: Done) -> None:
 
 
 @pytest.mark.xdist_group("fuzz")
-def test_what_is_ok_decodes_and_is_read_by_number(quick: Done) -> None:
+def test_ok_outputs_decode_and_are_read_by_number(quick: Done) -> None:
     found = quick.of("output", "number")
     assert not found, show(found)
 
 
 @pytest.mark.xdist_group("fuzz")
-def test_what_ffmpeg_warns_of_is_damaged(quick: Done) -> None:
+def test_files_that_ffmpeg_warns_about_are_damaged(quick: Done) -> None:
     found = quick.of("silent")
     assert not found, show(found)
 

@@ -95,7 +95,7 @@ def test_every_public_name_is_documented() -> None:
                     assert inspect.getdoc(value), f"{name}.{method}"
 
 
-def test_a_call_returns_what_it_made_and_prints_nothing(clips: Path, tmp_path: Path) -> None:
+def test_a_call_returns_its_result_and_prints_nothing(clips: Path, tmp_path: Path) -> None:
     script = (
         "import sys; from vidprep.transcode import burst, transcode, validate\n"
         "if __name__ == '__main__':\n"
@@ -278,7 +278,7 @@ def test_a_script_needs_no_guard_as_workers_import_nothing_of_it(clips: Path, tm
     assert {row["status"] for row in manifest(tmp_path / "out").values()} == {"ok"}
 
 
-def test_interrupted_it_leaves_what_the_command_leaves(tmp_path: Path) -> None:
+def test_an_interrupted_call_leaves_the_same_state_as_the_command(tmp_path: Path) -> None:
     src = make_clips(tmp_path / "src", 6, 100, size=(320, 240))
     path = tmp_path / "script.py"
     path.write_text(
@@ -302,7 +302,7 @@ def test_interrupted_it_leaves_what_the_command_leaves(tmp_path: Path) -> None:
     assert (again.done_before, again.ok) == (done, 6 - done)
 
 
-def test_settings_are_built_and_rows_read_by_what_the_packages_export(clips: Path, tmp_path: Path) -> None:
+def test_the_exported_names_build_settings_and_read_rows(clips: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from vidprep.formats import read_manifest\n"
         "from vidprep.transcode import EncoderOptions, RunSettings, Scale, VideoOutput, transcode\n"

@@ -32,7 +32,7 @@ def bounds(column: str, kind: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("column", [name for name, kind in COLUMNS.items() if kind in INTS])
-def test_whole_numbers_fit_up_to_the_ends_of_what_is_counted(column: str) -> None:
+def test_whole_numbers_fit_up_to_their_bounds(column: str) -> None:
     low, end = bounds(column, COLUMNS[column])
     for value, is_held in ((low, True), (low - 1, False), (end - 1, True), (end, False), (1, True), (True, False)):
         assert fits(column, value) == is_held, value
@@ -75,7 +75,7 @@ def test_doubles_take_whole_numbers_that_they_hold_exactly() -> None:
         pa.array([2**53 + 1], pa.float64())
 
 
-def test_a_row_says_what_it_was_made_of() -> None:
+def test_a_row_names_its_source() -> None:
     row = ManifestRow(id="a", file_name="a.mp4", source="/a")
     assert (row.attempts, row.status) == (1, "failed")
     assert row_from_dict({"id": "a", "file_name": "a.mp4", "source": "/a", "target_tried": [18, 20]}).target_tried == [
@@ -90,7 +90,7 @@ def test_a_row_says_what_it_was_made_of() -> None:
         row_from_dict({"id": "a", "file_name": "../a", "source": "/a"})
 
 
-def test_what_fits_of_a_row_that_does_not_stays() -> None:
+def test_values_that_fit_survive_in_a_row_that_does_not_fit() -> None:
     odd = row_with("width", 2**40)
     kept = checked(odd)
     assert (kept.status, kept.stage, kept.source) == ("failed", "manifest", odd.source)

@@ -233,7 +233,7 @@ def test_a_torn_line_longer_than_a_read_is_dropped_whole(tmp_path):
     assert list(journal_of(path, bare_row("b")).rows()) == [bare_row("a"), bare_row("b")]
 
 
-def test_a_journal_of_nothing_but_a_torn_line_begins_anew(tmp_path):
+def test_a_journal_with_only_a_torn_line_starts_again(tmp_path):
     path = tmp_path / "j"
     path.write_bytes(b'{"id": "a", "file_na')
     assert list(journal_of(path, bare_row("b")).rows()) == [bare_row("b")]
@@ -256,7 +256,7 @@ def test_a_cleared_journal_is_gone_and_can_be_cleared_again(tmp_path):
     assert not (tmp_path / "j").exists()
 
 
-def test_a_row_without_what_names_it_is_refused():
+def test_a_row_without_its_id_is_refused():
     with pytest.raises(ValueError, match="a row without source"):
         row_from_dict({"id": "a", "file_name": "a.mp4"})
 
@@ -271,7 +271,7 @@ def test_a_manifest_whose_row_is_no_row_says_where_it_is(name, value, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../a.mp4", "/etc/passwd", "x/../../a.mp4", "x/.."])
-def test_a_row_whose_file_lies_outside_is_refused_however_it_is_read(name, tmp_path):
+def test_a_row_with_a_file_outside_is_refused_by_every_reader(name, tmp_path):
     row = ManifestRow(id="a", file_name=name, source="/src/a.mkv", status="ok")
     write_rows(tmp_path / MANIFEST_NAME, None, [bare_row("0"), row])
     for read in (read_table, lambda folder: list(read_manifest(folder)), open_store):

@@ -55,7 +55,7 @@ class Wrong:
     name: str | None = column("double", "what it is called")
 
 
-def test_what_a_column_is_stands_in_its_field():
+def test_a_column_is_declared_in_its_field():
     assert kinds_of(Good) == {"name": "string", "sizes": "list<int64>", "crc": "list<int32>"}
     assert described(Good).splitlines()[2:] == [
         "| `name` | string | what it is called |",

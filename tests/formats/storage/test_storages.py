@@ -34,7 +34,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
 class StorageContract:
     """The promises; `opened` is a fixture of each subclass."""
 
-    def test_what_is_written_is_read_by_another(self, opened: Opener) -> None:
+    def test_written_files_are_read_by_another_storage(self, opened: Opener) -> None:
         first, second = opened(), opened()
         for data in (b"one", b"", bytes(range(256)) * 5000):
             first.write("a/b c+%.json", data)
@@ -90,7 +90,7 @@ class StorageContract:
         with pytest.raises((StorageError, DestinationError), match="ends before"):
             b"".join(opened().read_range("data", 2_999_000, 1001))
 
-    def test_what_is_published_has_moved(self, opened: Opener, tmp_path: Path) -> None:
+    def test_publishing_moves_the_file(self, opened: Opener, tmp_path: Path) -> None:
         for data in (b"first", b"second"):
             made = tmp_path / "made"
             made.write_bytes(data)
@@ -105,7 +105,7 @@ class StorageContract:
         with pytest.raises(FileNotFoundError):
             storage.copy("c/none", "c/three")
 
-    def test_what_is_removed_is_gone_and_what_is_not_there_is_passed_over(self, opened: Opener) -> None:
+    def test_removing_deletes_files_and_ignores_missing_ones(self, opened: Opener) -> None:
         storage = opened()
         for name in ("r/a", "r/b", "r/deep/c"):
             storage.write(name, b"x")
@@ -113,7 +113,7 @@ class StorageContract:
         assert opened().list(everything, "r") == {"b": 1} and opened().folders("r") == ()
         assert opened().local("r/a") is None
 
-    def test_the_root_has_what_is_wanted_as_it_is_now(self, opened: Opener) -> None:
+    def test_refresh_fetches_the_wanted_files(self, opened: Opener) -> None:
         mine, other = opened(), opened()
         for name in ("f/a.json", "f/b.json", "f/c.bin"):
             other.write(name, b"1")
@@ -125,7 +125,7 @@ class StorageContract:
         assert (mine.root / "f/c.bin").exists()
         assert (mine.root / "f/a.json").read_bytes() == b"22" and not (mine.root / "f/b.json").exists()
 
-    def test_what_is_pushed_stands_here_and_there(self, opened: Opener) -> None:
+    def test_pushed_files_exist_locally_and_remotely(self, opened: Opener) -> None:
         storage = opened()
         for data in (b"first", b"second"):
             storage.root.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ class TestFolder(StorageContract):
     def opened(self, tmp_path: Path) -> Opener:
         return lambda: LocalStorage(tmp_path / "storage")
 
-    def test_what_is_gone_is_not_brought_back_by_an_update(self, opened: Opener) -> None:
+    def test_an_update_does_not_restore_a_removed_file(self, opened: Opener) -> None:
         gone_for_good(opened)
 
     def test_no_link_is_followed(self, opened: Opener, tmp_path: Path) -> None:
@@ -189,10 +189,10 @@ class TestS3(StorageContract):
         there.fail_every(0)
         s3fs.S3FileSystem.clear_instance_cache()
 
-    def test_what_is_gone_is_not_brought_back_by_an_update(self, opened: Opener) -> None:
+    def test_an_update_does_not_restore_a_removed_file(self, opened: Opener) -> None:
         gone_for_good(opened)
 
-    def test_what_another_wrote_since_is_not_replaced(self, opened: Opener) -> None:
+    def test_files_changed_by_another_writer_are_not_replaced(self, opened: Opener) -> None:
         mine, other = opened(), opened()
         other.write("table", b"of before")
         for each in (mine, other):

@@ -75,7 +75,7 @@ def test_jpegs_of_others_are_read(mode, subsampling, tmp_path):
     assert np.abs(ours.astype(int) - theirs).mean() < 1
 
 
-def test_what_is_known_of_a_video(tmp_path, jpegs):
+def test_the_properties_of_a_video(tmp_path, jpegs):
     video = open_store(write_burst(tmp_path, jpegs))["v"]
     assert (video.height, video.width, video.frame_rate, video.keyframes) == (48, 64, 25, None)
     assert video.timestamps.tolist() == [0, 0.04, 0.08, 0.12, 0.16]

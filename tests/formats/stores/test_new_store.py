@@ -74,7 +74,7 @@ def test_one_file_and_one_row_make_a_store(tree, tmp_path):
 
 
 @pytest.mark.long
-def test_it_passes_what_every_store_passes(tree, tmp_path):
+def test_it_passes_the_tests_of_every_store(tree, tmp_path):
     contract = ROOT / "tests" / "formats" / "stores" / "test_store.py"
     ran = run(
         tree,

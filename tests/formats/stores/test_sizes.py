@@ -121,7 +121,7 @@ def test_jpegs_of_others_are_scaled_whatever_they_hold(colours, tmp_path):
     assert psnr(video.frames(size=(32, 40)), scaled(video.frames(), 32, 40)) > 40
 
 
-def test_grey_stays_grey_and_flat_colours_stay_what_they_are():
+def test_grey_stays_grey_and_flat_colours_are_unchanged():
     rng = np.random.default_rng(0)
     grey = np.repeat(rng.integers(0, 256, (40, 60, 1), np.uint8), 3, 2)
     made = np.empty((17, 23, 3), np.uint8)
@@ -146,7 +146,7 @@ def test_an_array_of_another_size_is_named(store_of):
         store[store.ids[0]].frames([0], np.empty((1, 64, 96, 3), np.uint8), size=(32, 48))
 
 
-def test_damage_is_told_at_any_size(tmp_path):
+def test_damage_is_reported_at_any_size(tmp_path):
     make_clip(tmp_path / "src" / "clip.mp4", 5, (96, 64))
     for format_ in ("burst", "gulp"):
         folder = tmp_path / format_

@@ -128,7 +128,7 @@ def test_resampled_audio_is_aligned_to_the_sample(kind, rate, heard, cli):
             assert offset_of(part, whole[first : first + len(part)]) == 0
 
 
-def test_audio_of_files_that_nobody_prepared_begins_with_their_video(heard, media, cli):
+def test_audio_of_unprepared_files_begins_with_their_video(heard, media, cli):
     store = VideoFiles([heard / "src" / "aac.mkv", media["with_sound.mkv"]])
     for id_ in store.ids:
         video = store[id_]
@@ -151,7 +151,7 @@ def test_there_is_silence_before_and_behind(heard):
     assert video.samples(1.0, 1.0).shape == (2, 0)
 
 
-def test_what_has_no_audio_says_so(heard, store_of):
+def test_a_video_without_audio_raises(heard, store_of):
     store = open_store(heard / "mp4")
     assert store["silent"].sample_rate is None
     with pytest.raises(StoreError, match=r"silent: has no audio: its source has none, or the run dropped it"):

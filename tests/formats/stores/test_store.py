@@ -89,7 +89,7 @@ def test_frames_go_into_an_array_of_the_caller(store):
         video.frames([1, 4, 1], out=out[:, ::-1])
 
 
-def test_what_is_not_there_is_named(store):
+def test_missing_names_are_reported(store):
     with pytest.raises(KeyError, match="nothing"):
         store["nothing"]
     with pytest.raises(KeyError, match="nothing"):

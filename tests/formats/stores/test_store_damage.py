@@ -66,7 +66,7 @@ def test_a_flipped_byte_anywhere_is_an_error_that_names_the_file_or_changes_noth
 @pytest.mark.parametrize("kind", [*STORED, *ENCODED])
 @pytest.mark.parametrize("part", in_turn([0.0, 0.4, 0.97], 3))
 @pytest.mark.logs_errors
-def test_what_is_cut_short_is_an_error_or_reads_as_it_was(kind, part, store_of, tmp_path):
+def test_a_truncated_file_is_an_error_or_reads_unchanged(kind, part, store_of, tmp_path):
     folder = copied(store_of(kind), tmp_path)
     whole = read_all(folder)
     cut = [
@@ -126,7 +126,7 @@ def test_a_store_of_a_later_version_is_refused(store_of, tmp_path):
         open_store(folder)
 
 
-def test_what_is_no_store_says_what_was_looked_for(tmp_path):
+def test_a_folder_without_a_store_lists_the_expected_files(tmp_path):
     with pytest.raises(StoreError, match=r"burst\.json"):
         open_store(tmp_path)
     with pytest.raises(StoreError, match="not a folder"):

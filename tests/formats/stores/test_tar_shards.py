@@ -47,7 +47,7 @@ def test_the_json_says_id_rate_and_labels(tmp_path):
     assert store["a.b"].frame_rate == Fraction(30000, 1001)
 
 
-def test_an_id_that_stands_in_two_shards_is_refused(tmp_path):
+def test_an_id_in_two_shards_is_refused(tmp_path):
     for name in ("x.tar", "y.tar"):
         write_tar(tmp_path / name, {"a.0.jpg": JPEGS[0]})
     with pytest.raises(StoreError, match=r"y\.tar.*a appears twice"):
@@ -75,7 +75,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int =
     ],
     ids=lambda value: value.name if isinstance(value, tarfile.TarInfo) else "",
 )
-def test_a_tar_that_leads_elsewhere_is_refused_and_what_does_is_listed(odd, said, tmp_path):
+def test_a_tar_with_names_outside_is_refused_and_they_are_listed(odd, said, tmp_path):
     """The first member is good and the last is not, so all of it is looked at; nothing is ever unpacked."""
     write_tar(tmp_path / "x.tar", {"a.0.jpg": JPEGS[0], "b.0.jpg": JPEGS[1]})
     assert list(open_store(tmp_path).ids) == ["a", "b"]
@@ -135,7 +135,7 @@ def test_sizes_in_a_json_that_are_none_give_way_to_those_of_the_picture(tmp_path
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "webm"])
-def test_a_video_is_read_where_it_lies_among_others(suffix, tmp_path):
+def test_a_video_inside_a_shard_is_read_in_place(suffix, tmp_path):
     path = tmp_path / f"v.{suffix}"
     write_video(path, codec="libx264" if suffix == "mp4" else "libvpx-vp9")
     about = {"id": "v", "frame_rate": [25, 1], "num_frames": 12, "width": 96, "height": 64, "gop": 4}

@@ -118,7 +118,7 @@ def test_threads_have_a_decoder_each(tmp_path):
             assert np.array_equal(frames, every[order])
 
 
-def test_opening_says_nothing_where_what_decoders_say_is_heard(tmp_path, caplog):
+def test_opening_prints_nothing_that_decoders_log(tmp_path, caplog):
     """libavformat complains of every decoder that it may not try."""
     write_video(tmp_path / "v.mp4")
     before = av.logging.get_level()

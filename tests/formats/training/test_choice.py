@@ -37,7 +37,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "dst"
 
 
-def test_a_split_some_ids_and_what_an_expression_or_a_function_chooses(store: Path) -> None:
+def test_selection_by_split_ids_expression_or_function(store: Path) -> None:
     assert VideoDataset(store, 2, split="val").ids == ["c03", "c04", "c05"]
     assert VideoDataset(store, 2, ids=["c04", "c00"]).ids == ["c00", "c04"]
     assert VideoDataset(store, 2, where=pc.field("labels", "score") > 0.35).ids == ["c03", "c04", "c05"]

@@ -90,7 +90,7 @@ def test_all_stores_give_the_same_sequence_within_their_loss(store_of):
                 assert np.mean((item["frames"].astype(float) - other) ** 2) > 2 * error, kind
 
 
-def test_what_is_random_is_a_function_of_seed_epoch_and_index(store_of):
+def test_random_choices_are_a_function_of_seed_epoch_and_index(store_of):
     options = {"crop": 32, "random_crop": True, "flip": True}
     first, again = (VideoDataset(store_of("burst"), 2, seed=1, **options) for _ in range(2))
     first.set_epoch(0)
@@ -146,7 +146,7 @@ def test_numbers_are_those_of_the_formula(dtype, store_of):
         assert np.abs(made - due.astype(dtype)).max() <= (1e-6 if dtype == "float32" else 0)
 
 
-def test_ycbcr_is_what_pillow_makes(store_of):
+def test_ycbcr_equals_pillows(store_of):
     plain = VideoDataset(store_of("tensor"), 1)[9]["frames"][0]
     made = VideoDataset(store_of("tensor"), 1, colour="ycbcr")[9]["frames"][0]
     due = np.asarray(Image.fromarray(plain).convert("YCbCr"))
@@ -197,7 +197,7 @@ def test_videos_that_are_too_short_are_left_out_and_counted(tmp_path):
         VideoDataset(tmp_path / "dst", 13)
 
 
-def test_frames_of_two_sizes_are_told_by_name(tmp_path):
+def test_videos_of_two_sizes_are_named(tmp_path):
     for name, size in {"a": (64, 48), "b": (96, 48)}.items():
         make_clip(tmp_path / "src" / f"{name}.mp4", 9, size=size)
     assert transcode(tmp_path / "src", tmp_path / "dst").code == 0
@@ -291,7 +291,7 @@ def seeks_loudly(name: str):
         "two_streams.mp4",
     ],
 )
-def test_any_frame_of_a_file_that_nobody_prepared(name, media, cli):
+def test_any_frame_of_an_unprepared_file(name, media, cli):
     """Each is the one that ffmpeg shows, upright, from wherever it is reached."""
     store = VideoFiles([media[name]])
     stored = store[store.ids[0]]

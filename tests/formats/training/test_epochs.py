@@ -212,7 +212,7 @@ def test_subsets_samplers_and_the_stateful_loader_of_torch(store_of, tmp_path):
     assert "all well" in with_peers(script, store_of("tensor"), needs=["torch", "torchdata"])
 
 
-def test_what_a_loader_does_not_take_is_told(store_of):
+def test_invalid_arguments_of_a_loader_are_reported(store_of):
     dataset = VideoDataset(store_of("tensor"), 2, step=3)
     with pytest.raises(SettingsError, match=r"is neither a VideoDataset nor torch's Subset of one; for several stores"):
         PrefetchLoader([dataset], 4)

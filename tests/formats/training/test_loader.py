@@ -155,7 +155,7 @@ def test_a_state_of_other_batches_is_refused(store_of):
             loader.load_state_dict(state)
 
 
-def test_what_is_decoded_once_serves_every_request(store_of, monkeypatch):
+def test_frames_decoded_once_serve_every_request(store_of, monkeypatch):
     """Overlapping sequences in random order want each frame up to 8 times; with room for all, each is made once."""
     made: list[int] = []
     write = VideoReader._write
@@ -179,7 +179,7 @@ def test_what_is_decoded_once_serves_every_request(store_of, monkeypatch):
     assert len(made) < 0.6 * one_by_one
 
 
-def test_the_cache_is_as_good_as_one_that_knows_the_future():
+def test_the_cache_is_optimal():
     """Against Belady's rule counted out: of what is kept and what comes, that goes whose next use is farthest."""
     rng = random.Random(4)
     for room in (1, 3, 8, 20):
@@ -226,7 +226,7 @@ def test_memory_stays_within_its_bound(processes, store_of, tmp_path):
     assert max(line["cache_bytes"] for line in told) > 0.5 * (cache_bytes - arena), "and it is used"
 
 
-def test_too_little_room_is_refused_with_what_is_needed(store_of):
+def test_too_small_a_cache_is_refused_with_the_needed_size(store_of):
     dataset = VideoDataset(store_of("burst"), 8)
     with pytest.raises(SettingsError, match=r"3 batches of 1,179,648 bytes must fit: give 3,538,944 or more"):
         PrefetchLoader(dataset, 8, cache_bytes=1_000_000)
@@ -257,7 +257,7 @@ def test_too_little_room_is_refused_with_what_is_needed(store_of):
             iter(loader)
 
 
-def test_no_shared_memory_is_told_with_what_to_do(store_of):
+def test_missing_shared_memory_is_reported_with_the_remedy(store_of):
     with pytest.raises(SettingsError, match="smaller cache_bytes or processes=False"):
         PrefetchLoader(VideoDataset(store_of("burst"), 8), 1 << 22, cache_bytes=1 << 60)
 

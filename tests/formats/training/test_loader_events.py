@@ -36,7 +36,7 @@ def test_events_tell_every_batch(processes, store_of, tmp_path):
     )
 
 
-def test_a_pipe_that_nobody_reads_holds_up_nothing(store_of, tmp_path):
+def test_a_pipe_without_a_reader_blocks_nothing(store_of, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with PrefetchLoader(VideoDataset(store_of("tensor"), 4), 1, processes=False, events=pipe) as loader:
@@ -87,7 +87,7 @@ def test_batches_come_on_the_device_or_it_is_said_that_there_is_none(store_of):
 
 
 @pytest.mark.logs_errors
-def test_hardware_that_is_not_there_is_told(store_of):
+def test_missing_hardware_is_reported(store_of):
     try:
         store = open_store(store_of("h264"), hardware="cuda")
     except StoreError as error:

@@ -102,7 +102,7 @@ class AbsentStore(VideoStore):
         raise RuntimeError("no such thing here")
 
 
-def test_what_was_meant_for_a_killed_worker_reaches_no_other(store_of, monkeypatch):
+def test_messages_for_a_killed_worker_reach_no_other(store_of, monkeypatch):
     closed_early = []
 
     class Slow(processes_module.Channel):

@@ -288,7 +288,7 @@ def test_our_loader_gives_the_items_of_the_dataset_whatever_the_sampler(processe
                 )
 
 
-def test_what_is_too_short_is_repeated_wrapped_refused_or_dropped(lengths):
+def test_short_videos_are_repeated_wrapped_refused_or_dropped(lengths):
     def clips(policy):
         return clips_at_regular_indices(num_frames_per_clip=4, num_indices_between_frames=2, policy=policy)
 
@@ -367,7 +367,7 @@ def test_k_clips_and_three_crops_are_items_of_one_video(lengths):
         assert np.array_equal(upright[which]["frames"], full[:, top : top + 40])
 
 
-def test_where_a_clip_lies_says_nothing_of_its_crop(lengths):
+def test_the_crop_is_independent_of_the_clip_position(lengths):
     dataset = VideoDataset(
         lengths,
         clips=clips_at_random_indices(num_frames_per_clip=2),

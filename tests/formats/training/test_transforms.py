@@ -37,7 +37,7 @@ def test_layouts_are_those_of_their_letters(layout, axes, dtype, store_of):
     assert batch.shape == (4, *made.shape) and np.array_equal(batch[2], dataset[2]["frames"])
 
 
-def test_imagenet_is_what_torchvision_s_models_want(store_of):
+def test_imagenet_equals_torchvisions_normalisation(store_of):
     plain = VideoDataset(store_of("tensor"), 2)[7]["frames"].astype(np.float64)
     made = VideoDataset(store_of("tensor"), 2, dtype="float32", normalize="imagenet")[7]["frames"]
     assert np.abs(made - (plain / 255 - IMAGENET[0]) / IMAGENET[1]).max() < 1e-5
@@ -376,7 +376,7 @@ def test_random_parts_do_not_fill_the_memory(store_of):
     assert len(rgb._mine.filters) <= 16
 
 
-def test_what_has_eight_bits_says_so(store_of):
+def test_a_store_of_eight_bits_has_no_uint16(store_of):
     store = open_store(store_of("burst"))
     with pytest.raises(SettingsError, match="transform is 3; give a function of frames"):
         VideoDataset(store, transform=3)
@@ -388,7 +388,7 @@ def test_what_has_eight_bits_says_so(store_of):
 # ------------------------------------------------------------------------------------------------ what they say of themselves
 
 
-def test_stores_videos_datasets_and_loaders_say_what_they_are(store_of, tmp_path):
+def test_reprs_of_stores_videos_datasets_and_loaders(store_of, tmp_path):
     store = open_store(store_of("burst"))
     assert repr(store) == f"<burst store {store.path}: {len(store)} videos>"
     video = store[store.ids[0]]
@@ -405,7 +405,7 @@ def test_stores_videos_datasets_and_loaders_say_what_they_are(store_of, tmp_path
         assert repr(loader) == f"<PrefetchLoader: {len(loader)} batches of 3 by 2 workers from {dataset!r}>"
 
 
-def test_what_is_asked_in_the_wrong_way_says_the_right_one(store_of):
+def test_wrong_usage_names_the_right_usage(store_of):
     store = open_store(store_of("burst"))
     with pytest.raises(TypeError, match=re.escape("store[0]: videos are looked up by id; use store[store.ids[0]]")):
         store[0]

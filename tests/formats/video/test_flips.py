@@ -17,7 +17,7 @@ from tests.sampling import in_turn
 WITHOUT_WITNESS = {"movie timescale", "media timescale", "media time", "version of edits", "stss"}
 
 
-def test_flips_are_told(tmp_path: Path) -> None:
+def test_flipped_bits_are_reported(tmp_path: Path) -> None:
     """Before, 142 of these changed frames or their times without a word."""
     tried = list(flips(tmp_path, every=41))
     assert len(tried) > 500 and len({flip.box for flip in tried}) == 10
@@ -25,7 +25,7 @@ def test_flips_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_many_flips_are_told(tmp_path: Path) -> None:
+def test_many_flipped_bits_are_reported(tmp_path: Path) -> None:
     tried = list(flips(tmp_path, every=9))
     silent = [flip for flip in tried if flip.made == "silent"]
     assert len(tried) > 2000

@@ -59,7 +59,7 @@ def encoded(kind: str) -> bytes:
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value and " " not in value else "",
 )
-def test_what_is_no_video_is_named(name: str, data: bytes, said: str, tmp_path: Path) -> None:
+def test_files_without_video_are_described(name: str, data: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ReadError) as error:
         Source(tmp_path / name, max_pixels=1 << 20)
@@ -102,7 +102,7 @@ def test_animated_webp_is_read_or_named(engine: str, cli: Ffmpeg, tmp_path: Path
         assert any(text in row["message"] for text in said), row["message"]
 
 
-def test_a_folder_of_pictures_is_told_that_tables_name_videos(tmp_path: Path) -> None:
+def test_a_folder_of_pictures_names_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "0001.jpg").write_bytes(encoded("JPEG"))
     said = transcode(tmp_path / "src", tmp_path / "dst").err

@@ -85,7 +85,7 @@ HURT = {
 
 
 @pytest.mark.parametrize("what", HURT)
-def test_what_libavformat_passes_over_is_damage(
+def test_parts_that_libavformat_skips_are_damage(
     what: str, clips: dict[str, bytes], cli: Ffmpeg, tmp_path: Path
 ) -> None:
     name, hurt = HURT[what]

@@ -122,14 +122,14 @@ def test_a_frame_has_the_same_rgb_from_every_store(name, flat, tmp_path):
         assert (middles(fast["a"].frames([1])[0]) - exact).mean() < -0.5  # what it costs, and that it is passed on
 
 
-def test_fast_is_for_what_is_coded(flat, tmp_path):
+def test_fast_is_only_for_coded_frames(flat, tmp_path):
     assert transcode(flat[0], tmp_path / "made", "--format", "tensor", verb="burst").code == 0
     with pytest.raises(StoreError, match="fast is for stores of JPEGs and encoded videos"):
         open_store(tmp_path / "made", fast=True)
 
 
 @pytest.mark.parametrize("matrix", [2, 3, 202])
-def test_a_file_that_nobody_prepared_has_the_colours_that_a_run_would_give_it(matrix, flat, cli, tmp_path):
+def test_an_unprepared_file_has_the_colours_of_a_run(matrix, flat, cli, tmp_path):
     """Untagged, or with a reserved code: BT.709 from 720 lines up, else BT.601."""
     for lines, name in ((720, "bt709"), (64, "bt601")):
         path = tmp_path / f"{lines}.m2v"

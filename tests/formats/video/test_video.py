@@ -238,7 +238,7 @@ def test_odd_names_are_plain_files(tmp_path: Path, trap: Trap, engine: str) -> N
 
 
 @pytest.mark.parametrize("name", in_turn(["-y.mp4", "http:x.mp4", "%03d.mp4", "a:b.mp4", "concat:x.mp4"], 3))
-def test_one_odd_name_from_the_folder_it_lies_in(tmp_path: Path, name: str) -> None:
+def test_one_odd_name_relative_to_its_folder(tmp_path: Path, name: str) -> None:
     make_clip(tmp_path / "clip.mp4", 3).rename(tmp_path / name)
     ran = transcode("--", name, "dst", cwd=tmp_path)
     assert ran.code == 0, ran.err
@@ -269,7 +269,7 @@ def test_without_the_file_prefix_such_a_name_is_no_file(tmp_path: Path, monkeypa
         ("ä".encode("latin-1") * 90, None),
     ],
 )
-def test_text_in_the_place_of_a_video_is_told_and_not_shown(content: bytes, said: str | None, tmp_path: Path) -> None:
+def test_text_instead_of_a_video_is_described_but_not_shown(content: bytes, said: str | None, tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"
     path.write_bytes(content)
     with pytest.raises(ReadError) as caught:

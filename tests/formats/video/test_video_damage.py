@@ -85,7 +85,7 @@ def test_limits_are_failed_rows_that_name_the_option(bomb: Path, grows: Path, tm
     assert set(outputs(tmp_path / "dst")) == {"good.mp4"}
 
 
-def test_the_pixel_limit_of_the_decoder_bites_where_the_header_is_small(
+def test_the_decoders_pixel_limit_applies_if_the_header_claims_less(
     grows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(LimitError, match="--max-pixels"):
@@ -97,7 +97,7 @@ def test_the_pixel_limit_of_the_decoder_bites_where_the_header_is_small(
         )
 
 
-def test_the_pixel_limit_of_the_ffmpeg_command_bites(grows: Path, tmp_path: Path) -> None:
+def test_the_ffmpeg_commands_pixel_limit_applies(grows: Path, tmp_path: Path) -> None:
     like = make_clip(tmp_path / "like.mp4", 3)
     wide = make_clip(tmp_path / "wide.mp4", 1, (6016, 6016))
     assert not ffmpeg_reading(wide, like).stdout
@@ -125,7 +125,7 @@ def test_an_encrypted_video_says_so(shared_media: Path, tmp_path: Path) -> None:
         (b"RIFF", "not a readable video"),
     ],
 )
-def test_what_is_no_video_is_a_read_error(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_file_without_video_is_a_read_error(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "a.mp4"
     path.write_bytes(content)
     with pytest.raises(ReadError, match=said):
@@ -171,7 +171,7 @@ def wholes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", CONTAINERS)
-def test_a_file_that_was_cut_is_never_clean(wholes: dict[str, Path], tmp_path: Path, name: str) -> None:
+def test_a_truncated_file_is_always_damaged(wholes: dict[str, Path], tmp_path: Path, name: str) -> None:
     data = wholes[name].read_bytes()
     assert decode_all(wholes[name]) == (FRAMES, [])
     cuts = {len(data) * part // 100 for part in (1, 50, 99)} | set(range(0, 2048, 9))
@@ -189,7 +189,7 @@ def test_a_file_that_was_cut_is_never_clean(wholes: dict[str, Path], tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["a.mkv", "a.avi", "index_first.mp4", "a.ts"])
-def test_what_ffmpeg_logs_as_an_error_is_damage(wholes: dict[str, Path], tmp_path: Path, name: str) -> None:
+def test_errors_logged_by_ffmpeg_are_damage(wholes: dict[str, Path], tmp_path: Path, name: str) -> None:
     """Held against what the ffmpeg program says of the same file."""
     data = wholes[name].read_bytes()
     numbers = np.random.default_rng(11)

@@ -126,7 +126,7 @@ def test_one_dead_url_of_a_table_costs_its_rows(tmp_path: Path) -> None:
     assert alone.code == 3 and "ftp://127.0.0.1:9" in alone.err and not (tmp_path / "alone").exists(), alone.err
 
 
-def test_an_initialization_segment_says_what_it_lacks(tmp_path: Path) -> None:
+def test_an_initialization_segment_is_reported(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     asked = ("-f", "lavfi", "-i", "testsrc2=s=96x64:d=1", "-c:v", "libx264", "-f", "dash", str(tmp_path / "x.mpd"))
     subprocess.run([imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", *asked], check=True, cwd=tmp_path)

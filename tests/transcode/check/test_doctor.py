@@ -48,7 +48,7 @@ def test_a_healthy_machine_proves_every_codec_both_engines_and_a_store(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["av", "pyarrow", "simplejpeg", "tqdm"])
-def test_a_library_that_does_not_load_is_named_with_what_to_do(tmp_path, name):
+def test_a_broken_library_is_named_with_the_remedy(tmp_path, name):
     code, found = doctor(tmp_path, **{name: "raise ImportError('libbroken.so.7: cannot open shared object file')"})
     assert code == 1
     mark, detail, advice = found[name]

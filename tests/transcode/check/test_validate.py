@@ -63,7 +63,7 @@ def outputs(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.suffix in (".mp4", ".webm", ".mkv", ".bin", ".gulp", ".tar", ".raw"))
 
 
-def test_what_is_whole_passes_with_and_without_its_sources(finished):
+def test_complete_destinations_pass_with_and_without_sources(finished):
     src, folder = finished
     for args in ((folder,), (src, folder), (folder, "--sample", 1)):
         ran = validate(*args)
@@ -91,7 +91,7 @@ def test_a_flipped_byte_anywhere_in_the_outputs_is_found_and_named(finished, fli
         path.write_bytes(data)
 
 
-def test_what_is_cut_lost_or_exchanged_is_found(finished):
+def test_truncated_lost_and_exchanged_files_are_found(finished):
     _, folder = finished
     path = outputs(folder)[-1]
     data = path.read_bytes()
@@ -115,7 +115,7 @@ def test_what_is_cut_lost_or_exchanged_is_found(finished):
         assert two.name in ran.out
 
 
-def test_a_file_that_no_row_speaks_of_is_told(finished):
+def test_a_file_without_a_row_is_reported(finished):
     _, folder = finished
     known = outputs(folder)[0]
     stray = known.with_name(known.name.replace("00000", "00007").replace("_0.", "_7.").replace("c00", "c77"))
@@ -137,7 +137,7 @@ def test_a_changed_source_is_found(finished, tmp_path):
     assert "c00" not in ran.out
 
 
-def test_of_sources_that_are_not_all_only_theirs_is_checked(made, tmp_path):
+def test_only_outputs_of_the_given_sources_are_checked(made, tmp_path):
     src, whole = made("h264")
     folder = Path(shutil.copytree(whole, tmp_path / "dst"))
     for given, more, said in ((src, ("--limit", 2), "2 videos"), (src / "c01.mp4", (), "1 video")):
@@ -157,7 +157,7 @@ def test_an_index_that_says_something_else_is_found(made, tmp_path):
         assert ".gmeta" in ran.out or name in ran.out
 
 
-def test_what_is_no_destination_is_usage(tmp_path):
+def test_an_invalid_destination_is_a_usage_error(tmp_path):
     ran = validate(tmp_path)
     assert ran.code == 2
     assert "was not made by vidprep" in ran.err
@@ -200,7 +200,7 @@ def remade(cli: Any, source: Path, tmp_path: Path, filters: list[str], args: lis
         ("one frame fewer", ["trim=end_frame=10"], ["--gop", 4], "holds 10 frames, 12 were written"),
     ],
 )
-def test_what_checksums_do_not_show_is_found_against_the_source(cli, made, tmp_path, what, filters, args, said):
+def test_faults_with_valid_checksums_are_found_by_the_source(cli, made, tmp_path, what, filters, args, said):
     src, whole = made("h264")
     folder = Path(shutil.copytree(whole, tmp_path / "dst"))
     plant(folder, "c01", remade(cli, src / "c01.mp4", tmp_path, filters, args))
@@ -267,7 +267,7 @@ def test_a_video_that_ffmpeg_would_make_otherwise_is_named(tmp_path):
     assert results(tmp_path / "dst")["c00"]["ffmpeg_failed"] == why
 
 
-def test_a_later_check_keeps_what_it_does_not_measure_of_the_same_bytes(made, tmp_path):
+def test_a_later_check_keeps_earlier_scores_of_the_same_bytes(made, tmp_path):
     src, whole = made("h264")
     folder = Path(shutil.copytree(whole, tmp_path / "dst"))
     assert validate(src, folder, "--cross-check", 1).code == 0
@@ -294,7 +294,7 @@ def test_a_later_check_keeps_what_it_does_not_measure_of_the_same_bytes(made, tm
 
 
 @pytest.mark.long
-def test_seeks_are_told_for_each_loader(made, tmp_path):
+def test_seeks_are_reported_for_each_loader(made, tmp_path):
     folder = Path(shutil.copytree(made("h264")[1], tmp_path / "dst"))
     ran = validate(folder, "--seek-check", 5)
     assert ran.code == 0, ran.out
@@ -317,7 +317,7 @@ def test_a_seek_that_lands_elsewhere_is_a_fault_of_that_loader(made, tmp_path, m
     assert all("PyAV: a seek to frame" in fault for fault in done.faults)
 
 
-def test_a_check_that_was_stopped_goes_on_and_reads_again_what_changed(made, tmp_path):
+def test_a_stopped_check_resumes_and_reads_changed_files_again(made, tmp_path):
     src, whole = made("h264")
     folder = Path(shutil.copytree(whole, tmp_path / "dst"))
     stop = tmp_path / "stop.py"
@@ -398,7 +398,7 @@ def test_a_run_that_was_stopped_is_to_be_finished_first(made, tmp_path):
     assert "let it finish" in ran.err
 
 
-def test_what_cannot_be_asked_of_frames_is_usage(made):
+def test_options_for_videos_are_a_usage_error_for_frames(made):
     src, folder = made("burst")
     for asked in (["--vmaf"], ["--seek-check", 2]):
         ran = validate(src, folder, *asked)

@@ -67,7 +67,7 @@ def test_packets_needed_are_those_that_a_walk_through_the_video_meets(seed):
 
 
 @pytest.mark.long
-def test_figures_follow_from_what_was_asked(measured):
+def test_figures_follow_from_the_request(measured):
     rows = rows_of(measured[0])
     assert all(row["refused"] is None for row in rows)
     seen = {(Path(row["store"]).name, row["loader"], row["pattern"]) for row in rows}
@@ -125,7 +125,7 @@ def test_two_raw_stores_and_a_refused_one_make_no_false_speed_up():
 
 
 @pytest.mark.long
-def test_the_table_holds_what_was_printed(measured):
+def test_the_table_contains_the_printed_rows(measured):
     ran, out = measured
     table = pq.read_table(out / "bench.parquet").to_pylist()
     for row in table:
@@ -191,7 +191,7 @@ def test_stores_without_a_common_id_are_read_each_by_itself(stores, tmp_path):
     assert "no id is in all" in found.notes[0]
 
 
-def test_videos_are_matched_by_id_and_what_cannot_be_read_is_left_out_everywhere(stores, tmp_path):
+def test_videos_are_matched_by_id_and_unreadable_ones_are_skipped(stores, tmp_path):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "c00.mp4").write_bytes(b"no video at all")
     for name in ("c01.mp4", "c02.mp4"):
@@ -267,7 +267,7 @@ def test_hostile_names_are_text(stores, tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_timed_is_said(tmp_path, make, more, said):
+def test_untimable_loaders_are_reported(tmp_path, make, more, said):
     make(tmp_path / "store")
     ran = run(tmp_path / "store", *more)
     assert ran.code == 2 and said in ran.err, ran.err

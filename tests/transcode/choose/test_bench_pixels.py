@@ -96,7 +96,7 @@ class _StopsEarly(loaders.PyAvLoader):
         (_StopsEarly, "is not given"),
     ],
 )
-def test_a_loader_that_lies_is_refused_with_the_frame_and_the_figure(stores, monkeypatch, liar, said):
+def test_a_wrong_loader_is_refused_with_the_frame_and_the_psnr(stores, monkeypatch, liar, said):
     monkeypatch.setitem(loaders.LOADERS, "PyAV", liar)
     found = answer(stores / "h264", "PyAV", CONSECUTIVE, Access("whole", 8, 1))
     assert found.fault is not None and said in found.fault and found.fault.startswith("frame "), found
@@ -150,7 +150,7 @@ def test_a_loader_that_crashes_costs_its_cells_and_nothing_timed_on_a_store_is_a
     assert ran.code == 1 and "no loader could be timed" in ran.err and "refused: its process died" in ran.out
 
 
-def test_a_torchcodec_that_does_not_load_says_what_to_install(stores, tmp_path):
+def test_a_broken_torchcodec_names_the_remedy(stores, tmp_path):
     """Without CUDA pip installs one that ends in "libnvrtc.so.13: cannot open shared object file"."""
     (tmp_path / "fake" / "torchcodec" / "decoders").mkdir(parents=True)
     (tmp_path / "fake" / "torchcodec" / "__init__.py").write_text("")

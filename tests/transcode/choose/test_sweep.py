@@ -108,7 +108,7 @@ def test_full_range_scores_come_onto_the_limited_scale():
 
 
 @pytest.mark.long
-def test_a_cell_scores_and_weighs_what_an_ordinary_run_does(swept, sources, tmp_path):
+def test_a_cell_equals_an_ordinary_run(swept, sources, tmp_path):
     """Sources were decoded and scaled once, into copies that lose nothing."""
     assert all(row["psnr_y_db"] == math.inf for row in manifest(swept / "prepared").values() if row["status"] == "ok")
     found = rows_of(swept)
@@ -165,7 +165,7 @@ def test_png_sizes_are_those_of_pillow(swept):
 
 
 @pytest.mark.long
-def test_a_killed_sweep_goes_on_and_adds_what_is_asked_later(sources, swept, tmp_path):
+def test_a_killed_sweep_resumes_and_adds_new_settings(sources, swept, tmp_path):
     out = tmp_path / "out"
     kill = fault(*points.SWEEP_RUN_TRIAL, at=5, code=KILL_ALL)
     arguments = command(sources, out, "--short-side", 64, *QUICK, verb="sweep")
@@ -230,7 +230,7 @@ def test_a_report_takes_runs_and_sweeps_together(swept, sources, tmp_path):
         (("--hdr", "keep"), "--hdr keep"),
     ],
 )
-def test_what_cannot_be_swept_is_said_before_anything_is_made(sources, tmp_path, arguments, said):
+def test_invalid_sweeps_are_refused_before_any_work(sources, tmp_path, arguments, said):
     given = ["sweep", str(sources), str(tmp_path / "out"), *arguments]
     ran = CliRunner().invoke(main, given)
     assert (ran.exit_code, said in ran.stderr, (tmp_path / "out").exists()) == (2, True, False), ran.output
@@ -244,7 +244,7 @@ def test_a_clock_of_10_ms_does_not_end_a_sweep_of_short_clips(swept):
     assert len(told["cells"]) == len(timed) and all(cell["frames_per_cpu_second"] > 0 for cell in told["cells"])
 
 
-def test_cpu_time_is_told_below_a_tick_of_10_ms(swept):
+def test_cpu_time_is_finer_than_a_tick_of_10_ms(swept):
     taken = [row["cpu_seconds"] for row in rows_of(swept).values()]
     assert min(taken) > 0 and any(abs(100 * seconds - round(100 * seconds)) > 0.001 for seconds in taken)
 
@@ -261,7 +261,7 @@ def test_nothing_readable_is_said(tmp_path):
 
 
 @pytest.mark.long
-def test_what_tune_recommends_holds_and_nothing_shown_beats_another(sources, tmp_path):
+def test_tunes_recommendation_holds_and_its_choices_are_pareto_optimal(sources, tmp_path):
     ran = run(
         "tune",
         sources,

@@ -285,12 +285,12 @@ def test_a_dry_run_speaks_json(ready, tmp_path):
     assert last["summary"]["to_do"] == 3 and ran.stderr == "" and not (tmp_path / "x").exists()
 
 
-def test_what_is_not_enlarged_says_so(ready, tmp_path):
+def test_unenlarged_videos_get_a_note(ready, tmp_path):
     ran = transcode(ready[0].parent / "src", tmp_path / "x", "--short-side", 4000, "--limit", 1)
     assert "note: not_enlarged: 1 video, such as c00: its shorter side has " in ran.err
 
 
-def test_the_packages_list_what_they_have():
+def test_the_packages_list_their_names():
     import vidprep.formats
     import vidprep.transcode
 

@@ -33,7 +33,7 @@ def test_a_destination_that_looks_like_a_video_is_a_folder(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("verb", ["transcode", "burst"])
-def test_a_run_in_which_nothing_succeeded_binds_nobody(verb: str, tmp_path: Path) -> None:
+def test_a_run_without_success_does_not_fix_the_settings(verb: str, tmp_path: Path) -> None:
     source, option = tmp_path / "src", {"transcode": "--crf", "burst": "--quality"}[verb]
     source.mkdir()
     (source / "a.mp4").write_bytes(b"no video")
@@ -55,7 +55,7 @@ def test_two_that_want_one_output_cost_two(tmp_path: Path) -> None:
     assert set(outputs(tmp_path / "dst")) == {"a.mp4", "b.mp4"}
 
 
-def test_outputs_whose_source_is_gone_are_told(tmp_path: Path) -> None:
+def test_outputs_of_deleted_sources_are_reported(tmp_path: Path) -> None:
     """They stayed, one class twice after a move, and no run said so."""
     source, destination = tmp_path / "src", tmp_path / "dst"
     make_clip(source / "nature" / "bear.mp4")

@@ -41,7 +41,7 @@ def test_a_rate_is_exact(text, rate):
 
 
 @pytest.mark.parametrize("text", ["", "fast", "0", "-5", "1/0", "1001", "0.0009", "nan", "inf", "30fps", "30/", "1e9"])
-def test_what_is_no_rate_is_refused(text):
+def test_invalid_rates_are_refused(text):
     with pytest.raises(SettingsError, match="fps="):
         parse_rate(text)
 
@@ -51,7 +51,7 @@ def test_a_size_is_width_by_height():
 
 
 @pytest.mark.parametrize("text", ["", "224", "x224", "224x", "2.5x4", "-2x4", "224x224x3", "224*224", "²x4"])
-def test_what_is_no_size_is_refused(text):
+def test_invalid_sizes_are_refused(text):
     with pytest.raises(SettingsError, match="size="):
         parse_size(text)
 
@@ -79,7 +79,7 @@ def test_what_is_no_size_is_refused(text):
         (lambda: RunSettings(VideoOutput(EncoderOptions(encoder="h264_nvenc"))), "needs engine=.ffmpeg."),
     ],
 )
-def test_a_bad_setting_is_refused_with_what_is_allowed(build, named):
+def test_a_bad_setting_is_refused_with_the_allowed_values(build, named):
     with pytest.raises(SettingsError, match=named) as caught:
         build()
     assert caught.value.stage == "settings"
@@ -141,7 +141,7 @@ def test_limits_are_no_part_of_the_digest():
     assert RunSettings(FrameOutput(shard_bytes=10**7)).digest == CHANGES["frames"].digest
 
 
-def test_what_is_written_out_and_what_is_left_to_the_default_are_the_same():
+def test_explicit_defaults_equal_omitted_ones():
     said = EncoderOptions(
         codec="h264",
         encoder="libx264",
@@ -216,7 +216,7 @@ def test_settings_do_not_differ_by_how_a_number_is_written(one, other):
         ({"timeout": 2e9}, "give a number above 0, at most 1000000000 seconds"),
     ],
 )
-def test_what_used_to_slip_through_is_refused(keywords, said):
+def test_formerly_accepted_invalid_values_are_refused(keywords, said):
     with pytest.raises(SettingsError, match=said):
         build_settings(keywords, VideoOutput)
 

@@ -33,7 +33,7 @@ def test_a_keyword_of_another_type_is_refused_by_its_name(keywords, said, tmp_pa
 
 
 @pytest.mark.parametrize("place", [None, b"/x", 3])
-def test_what_is_no_path_makes_no_folder(place, tmp_path, monkeypatch):
+def test_an_invalid_path_creates_no_folder(place, tmp_path, monkeypatch):
     """`./None`, `./b'` and `./3` were made."""
     monkeypatch.chdir(tmp_path)
     source = make_clips(tmp_path / "src", 1)
@@ -51,7 +51,7 @@ def test_what_is_no_path_makes_no_folder(place, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["src"]
 
 
-def test_what_is_as_good_as_the_type_is_taken(tmp_path):
+def test_equivalent_types_are_accepted(tmp_path):
     source = make_clips(tmp_path / "src", 1)
     summary = transcode(
         source,

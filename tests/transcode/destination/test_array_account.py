@@ -73,7 +73,7 @@ def test_a_refused_part_of_another_number_is_not_missed(sources, tmp_path):
 
 
 @pytest.mark.parametrize(("late", "size"), [((6,), (64, 48)), ((6, 7), (320, 240))])
-def test_sources_that_come_between_tasks_change_nobodys_share_and_are_named(late, size, pool, sources, tmp_path):
+def test_sources_added_between_tasks_change_no_share_and_are_named(late, size, pool, sources, tmp_path):
     """Each task dealt the whole list anew: one tiny file lost five old videos, two large ones nine."""
     made, late_ids = tmp_path / "made", {f"c{number:02d}" for number in late}
     assert array(sources, made, 0) == [0]
@@ -90,7 +90,7 @@ def test_sources_that_come_between_tasks_change_nobodys_share_and_are_named(late
     assert manifest(made).keys() == before | late_ids
 
 
-def test_a_plain_run_makes_what_an_array_run_left(pool, sources, tmp_path):
+def test_a_plain_run_does_the_rest_of_an_array_run(pool, sources, tmp_path):
     made = tmp_path / "made"
     assert array(sources, made, 0) == [0]
     add(sources, pool, 6)

@@ -47,7 +47,7 @@ def state(folder: Path) -> dict[str, bytes | None]:
 
 @pytest.mark.parametrize("verb", ["transcode", "burst"])
 @pytest.mark.parametrize("place", PLACES)
-def test_a_link_in_the_state_folder_is_refused_and_what_it_leads_to_stays(
+def test_a_link_in_the_state_folder_is_refused_and_its_target_kept(
     clips: Path, outside: Path, tmp_path: Path, verb: str, place: str
 ) -> None:
     destination = tmp_path / "out"
@@ -125,7 +125,7 @@ def test_an_output_whose_folder_is_a_link_costs_its_row(clips: Path, outside: Pa
     assert "symbolic link" in rows["a/b"]["message"]
 
 
-def test_what_a_unit_was_before_is_not_removed_through_a_link(clips: Path, outside: Path, tmp_path: Path) -> None:
+def test_an_old_output_is_not_removed_through_a_link(clips: Path, outside: Path, tmp_path: Path) -> None:
     destination = tmp_path / "out"
     assert transcode(clips, destination, *QUICK).code == 0
     rows = list(read_manifest(destination))

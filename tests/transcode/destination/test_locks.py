@@ -331,9 +331,7 @@ def test_the_folder_that_is_full_is_named_not_the_bucket(s3: Bucket, tmp_path: P
 
 @needs_namespaces
 @pytest.mark.parametrize(("verb", "option"), [("report", "--out"), ("bench", "--out"), ("pack", "another folder")])
-def test_a_folder_that_is_read_only_is_named_with_what_to_give_instead(
-    verb: str, option: str, sources: Path, tmp_path: Path
-) -> None:
+def test_a_read_only_folder_is_reported_with_the_remedy(verb: str, option: str, sources: Path, tmp_path: Path) -> None:
     """`report` decoded everything, and then ended in "[Errno 30] …/.report.html.partial"."""
     made = tmp_path / "made"
     made.mkdir()
@@ -352,7 +350,7 @@ def test_a_bucket_that_is_not_there_is_named(s3: Bucket, sources: Path) -> None:
         assert ran.code == 2 and f"{url}/.vidprep/lease-000001: could not be written" in ran.err, ran.err
 
 
-def test_doctor_says_what_a_folder_is_worth_between_two_workers(tmp_path: Path) -> None:
+def test_doctor_tests_a_folder_with_two_workers(tmp_path: Path) -> None:
     found = examine_destination(tmp_path / "new" / "made")
     assert any(each.what.endswith("exclusive names") for each in found) and all(each.ok for each in found)
     assert not list(tmp_path.iterdir())

@@ -75,7 +75,7 @@ def test_nothing_goes_with_a_manifest(store: str, fault_kind: str, sources: Path
 
 
 @pytest.mark.parametrize("store", ["burst", "tensor", "webdataset"])
-def test_what_a_lost_manifest_named_stays_until_it_is_made_again(store: str, sources: Path, tmp_path: Path) -> None:
+def test_outputs_of_a_lost_manifest_stay_until_they_are_made_again(store: str, sources: Path, tmp_path: Path) -> None:
     """Ctrl-C after some rows of a run that makes all anew."""
     destination = tmp_path / "made"
     assert made(sources, destination, store) == 0

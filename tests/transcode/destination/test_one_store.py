@@ -83,7 +83,7 @@ def test_overwriting_with_another_format_makes_the_store_that_opens(
     assert transcode(destination, "--quiet", verb="validate").code == 0
 
 
-def test_what_is_no_more_a_source_goes_with_its_format(clips: Path, fresh: dict[str, Path], tmp_path: Path) -> None:
+def test_outputs_of_removed_sources_go_with_their_format(clips: Path, fresh: dict[str, Path], tmp_path: Path) -> None:
     for before, after in (("encoded", "burst"), ("burst", "encoded")):
         destination = tmp_path / after
         shutil.copytree(fresh[before], destination)
@@ -105,7 +105,7 @@ def test_rows_of_a_run_that_was_stopped_go_with_its_format(clips: Path, fresh: d
     assert sorted(outputs(destination)) == ["c.mp4"]
 
 
-def test_validate_names_what_another_format_left(fresh: dict[str, Path], tmp_path: Path) -> None:
+def test_validate_names_leftovers_of_another_format(fresh: dict[str, Path], tmp_path: Path) -> None:
     """As versions left it that did not clear: the reader takes the store that the last run made."""
     destination = tmp_path / "out"
     shutil.copytree(fresh["burst"], destination)
@@ -225,7 +225,7 @@ def test_overwriting_behind_a_url_leaves_nothing_of_another_format(
     assert transcode(far(), "--quiet", verb="validate").code == 0
 
 
-def test_a_store_that_does_not_open_after_all_is_told(clips: Path, fresh: dict[str, Path], tmp_path: Path) -> None:
+def test_a_store_that_does_not_open_is_reported(clips: Path, fresh: dict[str, Path], tmp_path: Path) -> None:
     destination = tmp_path / "out"
     shutil.copytree(fresh["burst"], destination)
     (destination / "burst.json").unlink()
@@ -235,7 +235,7 @@ def test_a_store_that_does_not_open_after_all_is_told(clips: Path, fresh: dict[s
         open_store(destination)
 
 
-def test_what_a_killed_run_left_half_written_of_another_store_goes_too(clips, tmp_path):
+def test_partial_files_of_another_store_are_removed(clips, tmp_path):
     made = tmp_path / "made"
     assert make(clips, made, "burst", "--format", "gulp") == 0
     (made / ".meta_7.gmeta.partial").write_bytes(b"{")

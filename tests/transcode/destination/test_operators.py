@@ -125,7 +125,7 @@ CHANGES_THERE = (
 
 @pytest.mark.long
 @pytest.mark.parametrize("verb", ["compact", "merge"])
-def test_what_is_killed_before_any_change_behind_a_url_leaves_a_whole_store(
+def test_a_kill_before_any_change_behind_a_url_leaves_a_complete_store(
     verb: str, there: Bucket, sources: Path, tmp_path: Path
 ) -> None:
     src, first = Path(shutil.copytree(sources, tmp_path / "src")), f"first-{verb}"
@@ -199,7 +199,7 @@ def test_a_shard_that_does_not_reach_its_url_is_named_by_no_manifest(there: Buck
         assert checked.code == 0, checked.out + checked.err
 
 
-def test_what_a_permission_stops_ends_with_3(there: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_permissions_end_with_3(there: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in there.environment.items():
         if name.startswith("AWS_"):
             monkeypatch.setenv(name, value)
@@ -335,7 +335,7 @@ def test_a_store_that_takes_nothing_is_given_up_in_a_minute_or_so(there: Bucket,
     assert seconds < 150
 
 
-def test_what_cannot_be_read_behind_a_url_is_named_there(there: Bucket, sources: Path) -> None:
+def test_unreadable_files_behind_a_url_are_named(there: Bucket, sources: Path) -> None:
     """It was a file of a scratch folder that was gone by then."""
     assert transcode(sources, "s3://videos/hurt", env=there.environment).code == 0
     for name in ("manifest.parquet", ".vidprep/manifest.json", ".vidprep/run.json"):

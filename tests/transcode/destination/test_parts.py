@@ -116,7 +116,7 @@ def test_which_part_a_task_is(text, variables, expected):
 
 
 @pytest.mark.parametrize("kind", in_turn(KINDS, 3))
-def test_tasks_at_once_and_a_merge_make_what_one_run_makes(kind, sources, whole, tmp_path):
+def test_concurrent_tasks_and_a_merge_equal_one_run(kind, sources, whole, tmp_path):
     verb, *options = KINDS[kind]
     made = tmp_path / "made"
     tasks = [
@@ -183,7 +183,7 @@ def test_a_killed_task_goes_on_when_it_is_queued_again(kind, sources, whole, tmp
 
 
 @pytest.mark.parametrize("kind", ["h264", "burst"])
-def test_what_a_killed_task_had_finished_is_kept_by_the_merge_and_a_plain_run_does_the_rest(
+def test_finished_videos_of_a_killed_task_survive_the_merge_and_a_plain_run_does_the_rest(
     kind, sources, whole, tmp_path
 ):
     verb, *options = KINDS[kind]
@@ -223,7 +223,7 @@ def test_a_killed_merge_is_done_by_the_next(kind, where, sources, whole, tmp_pat
     assert not leftovers(made) and not list(made.glob("manifest-*"))
 
 
-def test_what_would_mix_parts_up_is_refused(sources, tmp_path):
+def test_mixing_partitions_is_refused(sources, tmp_path):
     made = tmp_path / "made"
     assert transcode(sources, made, "--partition", "0/2").code in (0, 1)
     for arguments in (("--partition", "0/3"), ()):
@@ -239,7 +239,7 @@ def test_what_would_mix_parts_up_is_refused(sources, tmp_path):
     assert ran.code == 2 and "does not exist" in ran.err
 
 
-def test_nobody_merges_or_runs_while_a_task_is_at_work(sources, tmp_path, monkeypatch):
+def test_merging_and_running_are_refused_while_a_task_runs(sources, tmp_path, monkeypatch):
     monkeypatch.setattr(f"{points.LEASE_TIMES}.FOLDER_GONE_SECONDS", 2)
     made = tmp_path / "made"
     wait = fault(*points.JOURNAL_APPEND, at=1, code="import time; time.sleep(30)", only="parent")

@@ -51,14 +51,14 @@ def left_by_another(folder: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "endless", "large"])
-def test_what_another_user_puts_at_a_scratch_folder_is_not_waited_for(kind: str, temporary: Path) -> None:
+def test_another_users_files_in_a_scratch_folder_do_not_block(kind: str, temporary: Path) -> None:
     other = left_by_another(temporary, kind)
     with scratch_folder() as mine:
         assert list(mine.iterdir()) == []
     assert other.exists()
 
 
-def test_what_a_killed_process_left_is_swept_and_what_others_may_write_into_is_not(temporary: Path) -> None:
+def test_folders_of_killed_processes_are_swept_and_others_are_not(temporary: Path) -> None:
     other = left_by_another(temporary, "dead")
     other.chmod(0o777)
     with scratch_folder():
@@ -113,7 +113,7 @@ STORES = ("encoded", "burst", "tensor", "webdataset", "gulp")
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_nothing_waits_for_a_pipe_that_stands_where_a_file_was(store: str, tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_a_file_blocks_nothing(store: str, tmp_path: Path) -> None:
     """`validate` waited for ever for one in the place of a shard."""
     made, verb = tmp_path / "made", "transcode" if store == "encoded" else "burst"
     options = () if store == "encoded" else ("--format", store)
@@ -139,7 +139,7 @@ def test_nothing_waits_for_a_pipe_that_stands_where_a_file_was(store: str, tmp_p
         path.write_bytes(kept)
 
 
-def test_a_lease_of_three_gigabytes_is_nobodys(tmp_path: Path) -> None:
+def test_a_lease_of_three_gigabytes_is_invalid(tmp_path: Path) -> None:
     make_clip(tmp_path / "src" / "a.mp4", 4)
     assert transcode(tmp_path / "src", tmp_path / "made").code == 0
     (lease,) = (tmp_path / "made" / ".vidprep").glob("lease-*")

@@ -78,7 +78,7 @@ def check_tidy(objects: dict[str, bytes], *, merged: bool = False) -> None:
 
 
 @pytest.mark.parametrize("every", in_turn([0, 3], 2))
-def test_a_bucket_gets_what_a_folder_gets(every, s3: Bucket, here):
+def test_a_bucket_gets_the_same_as_a_folder(every, s3: Bucket, here):
     """Also when each third request is refused, answered with an error after it was done, or cut short."""
     name = f"made{every}"
     s3.fail_every(every)
@@ -95,7 +95,7 @@ def test_a_bucket_gets_what_a_folder_gets(every, s3: Bucket, here):
 
 
 @pytest.mark.long
-def test_what_is_done_there_is_not_done_again(s3, here):
+def test_finished_videos_behind_a_url_are_not_processed_again(s3, here):
     for expected in (7, 0):
         ran = transcode("s3://videos/raw", "s3://videos/twice", "--gop", 4, "--json", env=s3.environment)
         assert ran.summary["ok"] == expected, ran.err
@@ -169,7 +169,7 @@ def test_include_exclude_labels_and_one_file(s3, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["h264", "burst", "webdataset"])
-def test_what_moves_goes_and_is_relabelled_does_so_there_too(kind, s3, tmp_path):
+def test_moves_removals_and_labels_apply_behind_a_url(kind, s3, tmp_path):
     verb, *options = KINDS[kind]
     src, url = make_clips(tmp_path / "src", 3), f"s3://videos/living-{kind}"
 
@@ -323,7 +323,7 @@ def test_a_stopped_run_leaves_its_rows_there(s3, here, tmp_path):
 
 
 @pytest.mark.long
-def test_what_cannot_be_written_fails_no_source_and_is_done_next_time(s3, here, tmp_path):
+def test_unwritable_outputs_fail_no_source_and_are_retried(s3, here, tmp_path):
     refuse = fault(
         *points.OBJECT_STORAGE_PUT,
         at=-1,
@@ -355,7 +355,7 @@ def test_a_source_that_changes_after_it_was_listed_is_no_output(s3, tmp_path):
 
 
 @pytest.mark.long
-def test_usage_says_what_is_missing(s3, tmp_path):
+def test_usage_errors_name_the_missing_part(s3, tmp_path):
     for source, said in (
         ("s3://videos/nothing", "nothing is there"),
         ("s3://no-such-bucket/x", "nothing is there"),
@@ -396,7 +396,7 @@ def test_memory_is_a_place_like_any(sources, here, monkeypatch):
         (99, PermissionError(13, "Access Denied"), 1),
     ],
 )
-def test_what_may_pass_is_tried_again_so_many_times_with_growing_pauses_and_what_may_not_is_not(
+def test_temporary_errors_are_retried_with_growing_pauses_and_others_are_not(
     failing, error, calls, tmp_path, monkeypatch
 ):
     fsspec = pytest.importorskip("fsspec")
@@ -441,7 +441,7 @@ def test_without_the_driver_it_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("verb", ["transcode", "burst"])
-def test_what_was_made_of_a_bucket_is_checked_and_shown_against_it(verb, s3, sources, tmp_path):
+def test_outputs_of_a_bucket_are_checked_and_shown_against_it(verb, s3, sources, tmp_path):
     s3.put(sources / "c00.mp4", f"{verb}/a.mp4")
     s3.put(sources / "c01.mp4", f"{verb}/b.mp4")
     src, made = f"s3://videos/{verb}", tmp_path / "made"

@@ -192,7 +192,7 @@ def test_lists_for_dali_and_mmaction(made, tmp_path):
         assert label == {"jump": "0", "run": "1"}[folder.split("/")[0]]
 
 
-def test_what_cannot_be_packed_says_so_and_writes_nothing(made, tmp_path):
+def test_impossible_packing_is_refused_and_writes_nothing(made, tmp_path):
     out = tmp_path / "out"
     for store, to, said in (
         (made("burst"), "hf", "encoded videos"),

@@ -63,7 +63,7 @@ def test_a_file_of_the_users_does_not_number_the_classes(made, tmp_path):
         assert VideoDataset(tmp_path / "ready", 2).class_to_idx == {"a": 0, "b": 1, "c": 2}
 
 
-def test_only_what_pack_made_is_replaced(made, tmp_path):
+def test_only_outputs_of_pack_are_replaced(made, tmp_path):
     """--overwrite given by mistake for a folder of the user's, for the store itself, or for one around it."""
     other = tmp_path / "other"
     other.mkdir()
@@ -108,7 +108,7 @@ def test_dali_and_mmaction_have_a_list_for_each_split(made, tmp_path):
         assert (out / "labels.txt").read_text() == "a\nb\nc\n"
 
 
-def test_whole_numbers_are_not_numbered_anew(made, tmp_path):
+def test_whole_number_labels_are_kept(made, tmp_path):
     ids = ["c00", "c01", "c02", "c03"]
     encode(made / "src", tmp_path / "dst", gop=3, preset="ultrafast")
     label(tmp_path / "dst", pa.table({"id": ids, "label": [7, 3, 400, 3]}))

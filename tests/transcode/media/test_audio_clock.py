@@ -69,7 +69,7 @@ def test_every_beep_stays_with_its_flash(kind, timing, clips, tmp_path):
 
 
 @pytest.mark.parametrize(("mode", "container"), KINDS, ids=NAMES)
-def test_ffmpeg_hears_and_sees_them_together_too(mode, container, clips, cli, tmp_path):
+def test_ffmpeg_plays_audio_and_pictures_in_sync(mode, container, clips, cli, tmp_path):
     _, path = good(
         clips.get(container, coder="aac" if container == "mp4" else None), settings(mode, container), tmp_path, CUTS[1]
     )
@@ -98,7 +98,7 @@ def test_with_other_codecs_and_another_rate(codec, mode, container, clips, tmp_p
     ("ext", "coder"),
     [("ts", "aac"), ("mkv", "libmp3lame"), ("mkv", "libvorbis"), ("mkv", "flac"), ("avi", "pcm_s16le"), ("mkv", "ac3")],
 )
-def test_what_codecs_keep_to_themselves_at_the_start_is_not_heard(ext, coder, clips, tmp_path):
+def test_encoder_delay_is_not_audible(ext, coder, clips, tmp_path):
     source = clips.get(ext, 0.0, coder)
     _, path = good(source, settings("opus", "mp4"), tmp_path, CUTS[1])
     apart = [b - a for a, b in zip(flashes(source), onsets(source), strict=True)]
@@ -115,7 +115,7 @@ def test_dts_of_the_pictures_still_lead_readers_to_every_keyframe(clips, tmp_pat
 
 
 @pytest.mark.parametrize(("mode", "container"), KINDS, ids=NAMES)
-def test_sound_lies_beside_its_pictures(mode, container, clips, tmp_path):
+def test_audio_is_in_sync_with_its_pictures(mode, container, clips, tmp_path):
     _, path = good(
         clips.get(container, coder="aac" if container == "mp4" else None), settings(mode, container), tmp_path
     )
@@ -184,7 +184,7 @@ def test_sound_that_resumes_long_after_the_pictures_is_left_out(mode, container,
 
 
 @pytest.mark.parametrize(("mode", "container"), KINDS[:6], ids=NAMES[:6])
-def test_a_hole_does_not_move_what_follows(mode, container, clips, tmp_path):
+def test_a_hole_does_not_shift_later_audio(mode, container, clips, tmp_path):
     source = remuxed(clips.get("mp4"), tmp_path / "hole.mkv", lambda t, audio: None if 1.3 < t < 1.7 else audio)
     row, path = good(source, settings(mode, container), tmp_path)
     in_sync(path)

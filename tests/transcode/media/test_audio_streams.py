@@ -140,7 +140,7 @@ def test_a_copy_that_does_not_fit_names_codec_and_remedy(ext, coder, container, 
     assert not path.exists()
 
 
-def test_what_the_muxer_itself_refuses_is_told_the_same_way(cli, clips, tmp_path):
+def test_errors_of_the_muxer_are_reported_the_same_way(cli, clips, tmp_path):
     source = clips.get("mkv", 0.0, "libmp3lame", 8000)  # mp3 below 16 kHz has no place in mp4
     row, _ = made(source, settings("copy", "mp4"), tmp_path)
     assert (row.status, row.message) == ("failed", "mp4 cannot hold mp3; --audio aac")

@@ -120,7 +120,7 @@ RESERVED = {  # primaries, transfer, matrix: reserved, log (which libswscale ref
 
 
 @pytest.mark.parametrize("case", RESERVED)
-def test_reserved_colours_are_as_good_as_none_in_every_output_with_one_note(case, media, cli, tmp_path):
+def test_reserved_colours_count_as_untagged_with_one_note(case, media, cli, tmp_path):
     *codes, tags, note = RESERVED[case]
     bsf = "mpeg2_metadata=colour_primaries={}:transfer_characteristics={}:matrix_coefficients={}".format(*codes)
     source = tmp_path / "source.m2v"
@@ -163,7 +163,7 @@ def test_reserved_colours_are_as_good_as_none_in_every_output_with_one_note(case
             assert np.abs(np.fromfile(path, np.uint8).reshape(want.shape).astype(int) - want).max() <= 1
 
 
-def test_what_is_brighter_than_white_ends_there_in_a_jpeg_and_stays_in_a_video(cli, tmp_path):
+def test_values_above_white_are_clipped_in_jpegs_and_kept_in_videos(cli, tmp_path):
     """By hand: of Y 250, Cb 100, Cr 150 in limited range a JPEG has 255 for 272, and the chroma times 255/224."""
     source = tmp_path / "source.mkv"
     levels = b"".join(bytes([level]) * 64 * 64 for level in (250, 100, 150))
@@ -213,7 +213,7 @@ def test_black_and_white_without_grey_keep_within_limited_range(pixel_format, wh
 
 
 @pytest.mark.parametrize("name", ["alpha.webm", "alpha.mov", "alpha.gif"])
-def test_what_is_transparent_is_black_and_what_is_not_keeps_its_colour(name, media, cli, tmp_path):
+def test_transparent_pixels_become_black_and_opaque_ones_keep_their_colour(name, media, cli, tmp_path):
     row, path = made(media[name], RunSettings(VideoOutput(EncoderOptions(crf=4, pixel_format="yuv444p"))), tmp_path)
     assert any("alpha composited over black" in said for said in row.warnings)
     decoder = ("-c:v", "libvpx-vp9") if name.endswith("webm") else ()
@@ -227,7 +227,7 @@ def test_what_is_transparent_is_black_and_what_is_not_keeps_its_colour(name, med
 
 
 @pytest.mark.parametrize("name", ["palette.gif", "argb.mov"])
-def test_what_could_be_transparent_and_is_not_gets_no_warning(name, media, cli, tmp_path):
+def test_opaque_alpha_gets_no_warning(name, media, cli, tmp_path):
     path = media["palette.gif"]
     if name == "argb.mov":
         path = tmp_path / name
@@ -284,7 +284,7 @@ def test_tone_mapped_output_is_tagged_bt709(media, cli, tmp_path):
     assert "yuv420p(tv, bt709" in cli.says("-i", path)
 
 
-def test_an_absurd_shape_of_pixels_is_not_believed(media, cli, tmp_path, pipeline):
+def test_an_absurd_pixel_shape_is_ignored(media, cli, tmp_path, pipeline):
     path = tmp_path / "absurd.mp4"
     cli.run("-i", media["cfr.mp4"], "-c", "copy", "-aspect", "100:1", path)
     ours = pipeline(path)

@@ -69,7 +69,7 @@ def clip(kind: str, media: Any, folder: Path, crop: Cropping) -> Path:
 
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
 @pytest.mark.parametrize("kind", ["clap", "turned", "matroska", "sps"])
-def test_what_is_encoded_is_what_ffmpeg_shows(kind, engine, media, cli, tmp_path):
+def test_encoded_frames_equal_ffmpegs(kind, engine, media, cli, tmp_path):
     path = clip(kind, media, tmp_path, Cropping(top=8, bottom=4, left=20, right=6))
     row, out = made(path, RunSettings(VideoOutput(engine=engine)), tmp_path)
     assert (row.source_width, row.source_height) == (70, 52)
@@ -96,7 +96,7 @@ def test_every_encoder_takes_a_picture_that_begins_anywhere_in_memory(codec, med
 
 @pytest.mark.parametrize("crop", [Cropping(8, 4, 20, 6), Cropping(3, 4, 21, 6)], ids=["even", "odd"])
 @pytest.mark.parametrize("kind", ["clap", "turned", "matroska", "sps"])
-def test_a_dataset_of_unprepared_files_sees_what_ffmpeg_shows(kind, crop, media, cli, tmp_path):
+def test_a_dataset_of_unprepared_files_equals_ffmpeg(kind, crop, media, cli, tmp_path):
     path = clip(kind, media, tmp_path, crop if kind != "sps" else Cropping(8, 4, 20, 6))
     ours = VideoDataset([path], sequence_length=1)[0]["frames"][0]
     height, width = ours.shape[:2]

@@ -251,7 +251,7 @@ def needed(path: Path | None) -> Path:
 
 
 @pytest.mark.parametrize("name", in_turn(QUICK, 2))
-def test_what_ffmpeg_warns_of_or_loses_is_damaged_and_the_whole_is_not(name: str, wholes: Path, tmp_path: Path) -> None:
+def test_files_are_damaged_exactly_if_ffmpeg_warns_or_loses_frames(name: str, wholes: Path, tmp_path: Path) -> None:
     rng = random.Random(f"{SEED} {name}")
     path = needed(synthesise(wholes, name))
     assert damage(path) == []

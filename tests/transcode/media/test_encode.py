@@ -26,7 +26,7 @@ NTSC = Fraction(30000, 1001)
 
 @pytest.mark.parametrize("gop", [1, 5, 16])
 @pytest.mark.parametrize(("codec", "container"), in_turn(SUITED, 2))
-def test_a_keyframe_stands_exactly_every_n_frames_across_scene_cuts(codec, container, gop, media, outputs, cli):
+def test_keyframes_are_exactly_every_n_frames_across_scene_cuts(codec, container, gop, media, outputs, cli):
     row, path = good(outputs.of(media["scenes.mp4"], encoded(codec, container, gop=gop)))
     with av.open(str(path)) as file:
         packets = sorted((p.pts, p.is_keyframe) for p in file.demux(video=0) if p.size)

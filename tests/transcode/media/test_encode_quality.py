@@ -118,7 +118,7 @@ def test_a_lossless_output_scores_infinity_and_says_so_in_json(media, outputs):
     assert '"psnr_y_db": "inf"' in row.as_json()
 
 
-def test_an_output_below_the_gate_fails_with_what_it_reached(media, outputs):
+def test_an_output_below_the_gate_fails_with_its_quality(media, outputs):
     settings = replace(encoded("h264", crf=45), gate=QualityGate(min_psnr_db=45))
     row, _ = outputs.of(media["cfr.mp4"], settings)
     assert (row.status, row.error, row.stage) == ("failed", "GateError", "gate")
@@ -198,7 +198,7 @@ def test_the_smallest_picture_of_a_row_encodes_and_one_below_is_refused(row, med
     ],
     ids=str,
 )
-def test_a_bad_encoder_value_is_refused_with_what_is_allowed(bad, named):
+def test_a_bad_encoder_value_is_refused_with_the_allowed_ones(bad, named):
     with pytest.raises(SettingsError) as caught:
         EncoderOptions(**bad)
     for text in named:

@@ -185,7 +185,7 @@ def test_the_files_of_both_engines_have_the_same_frames_times_and_keyframes(name
         ("size_changes.ts", "15"),
     ],
 )
-def test_what_ffmpegs_filters_cannot_follow_fails_and_points_to_the_other_engine(name, rate, media, cli, tmp_path):
+def test_changes_that_ffmpegs_filters_cannot_handle_name_the_other_engine(name, rate, media, cli, tmp_path):
     """At a constant rate its fps filter picks other frames at the right times: scored, that would be a silent lie."""
     settings = RunSettings(retime=Retime(Fraction(rate) if rate else None))
     row, _ = finished(media[name], settings, tmp_path, cli)

@@ -299,7 +299,7 @@ def test_nothing_before_the_keyframe_of_a_cut_is_decoded(name, media):
 
 @pytest.mark.parametrize("rate", ["1", "15", "60"])
 @pytest.mark.parametrize("name", ["cfr.mp4", "vfr.mp4", "ts_late.ts"])
-def test_a_cut_at_a_constant_rate_is_what_ffmpegs_fps_shows_from_there_on(name, rate, media, pipeline, cli):
+def test_a_cut_at_a_constant_rate_equals_ffmpegs_fps_filter(name, rate, media, pipeline, cli):
     path = media[name]
     start, end = Fraction(3, 10), Fraction(13, 20)
     whole_run = pipeline(path, apply=False)
@@ -332,7 +332,7 @@ def test_raising_the_rate_repeats_frames_and_keeps_the_map(media, pipeline):
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_source_gives_what_ffmpeg_gives_and_is_never_reported_clean(name, media, cli):
+def test_a_damaged_source_decodes_as_in_ffmpeg_and_is_reported(name, media, cli):
     facts = SourceFacts()
     with Source(media[name], max_pixels=10**6) as source:
         count = sum(1 for _ in source_frames(source, facts, max_frames=1000))
@@ -370,7 +370,7 @@ def test_a_source_with_more_frames_than_the_limit_is_stopped(media):
         list(source_frames(source, max_frames=35))
 
 
-def test_a_source_without_pictures_says_what_it_holds(media):
+def test_a_source_without_pictures_names_its_streams(media):
     with pytest.raises(NoVideoError, match="audio"):
         Source(media["sound_only.mp4"], max_pixels=10**6)
 

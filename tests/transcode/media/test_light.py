@@ -111,9 +111,7 @@ def test_a_sky_stays_blue_whatever_a_phone_says_of_its_screen(cli, pipeline, tmp
         (None, None, (False, False)),
     ],
 )
-def test_what_is_impossible_is_not_believed_and_the_row_says_so_and_holds_the_rest(
-    display, light, believed, cli, tmp_path
-):
+def test_implausible_hdr_metadata_is_dropped_with_a_remark(display, light, believed, cli, tmp_path):
     path = graded(cli, tmp_path / "source.mp4", display, light)
     row, _ = made(path, RunSettings(VideoOutput(KEPT)), tmp_path)
     assert row.mastering_display == (display if believed[0] else None)
@@ -164,7 +162,7 @@ def test_kept_high_dynamic_range_says_on_which_screen_it_was_graded(codec, conta
         4,
     ),
 )
-def test_what_is_not_believed_or_was_tone_mapped_is_not_carried(source, pixels, engine, cli, tmp_path):
+def test_dropped_or_tone_mapped_hdr_metadata_is_not_written(source, pixels, engine, cli, tmp_path):
     display = f"{PERMUTED if source == 'permuted' else P3}L(10000000,1)"
     path = graded(cli, tmp_path / "source.mp4", display, "20000,300" if source == "permuted" else "800,300")
     options = EncoderOptions(codec="hevc", pixel_format=pixels)

@@ -121,7 +121,7 @@ def test_alpha_that_would_hide_every_frame_is_not_followed(name: str, way: str, 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_alpha_that_begins_at_nothing_hides_what_it_hides(way: str, shop: Workshop, trial: Trial) -> None:
+def test_alpha_that_fades_in_hides_its_pixels(way: str, shop: Workshop, trial: Trial) -> None:
     """A title that fades in; a cut of its beginning is as black as the whole."""
     data = with_alpha(shop, "qtrle.mov", "if(lt(N,4),0,255)")
     row, pictures = trial.made("fade.mov", data, way)
@@ -525,7 +525,7 @@ def upscaled(data: bytes) -> bytes:
     return bytes(changed)
 
 
-def test_what_a_decoder_says_of_whole_frames_is_no_damage(shop: Workshop, trial: Trial) -> None:
+def test_decoder_messages_about_complete_frames_are_no_damage(shop: Workshop, trial: Trial) -> None:
     row, pictures = trial.made("scaled.ivf", upscaled(shop.half("vp8.ivf")), "transcode")
     assert numbers(pictures) == FIRST_HALF and "damaged" not in row["warning_codes"]
 

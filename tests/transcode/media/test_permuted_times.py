@@ -324,7 +324,7 @@ def test_a_clock_that_is_set_back_goes_on_where_it_left_off(first, second, step,
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(4, 60), st.integers(3, 20), st.integers(2, 60), st.booleans())
-def test_a_clock_that_tells_again_what_it_has_told_was_set_back(first, back, second, by_packets):
+def test_a_clock_that_repeats_times_was_set_back(first, back, second, by_packets):
     """By two frames or more: a permutation never tells a time twice, so what follows shows which it is."""
     back = min(back, first - 1)
     stamps = list(range(first)) + list(range(first - back, first - back + second))

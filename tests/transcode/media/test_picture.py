@@ -175,9 +175,7 @@ def test_a_size_that_changes_half_way_is_fitted_into_the_first(name, media, pipe
     ],
     ids=str,
 )
-def test_a_picture_that_becomes_smaller_half_way_fills_what_its_aspect_allows(
-    part, scale, box, witness, media, pipeline, cli
-):
+def test_a_picture_that_shrinks_midway_fills_the_frame_at_its_aspect(part, scale, box, witness, media, pipeline, cli):
     """The same place as the first, larger or not; bars only for the aspect. Not one black pixel beyond them."""
     name = {"half": "size_halves.ts", "narrow": "size_narrows.ts"}[part]
     ours = pipeline(media[name], RunSettings(scale=Scale(**scale)), keep=True)
@@ -207,9 +205,7 @@ def test_pixels_that_change_their_shape_half_way_are_square_before_and_after(med
         made(media["pixels_change.ts"], RunSettings(VideoOutput(engine="ffmpeg")), tmp_path)
 
 
-def test_a_container_that_says_another_shape_of_pixels_than_its_stream_is_believed_to_the_end(
-    media, cli, pipeline, tmp_path
-):
+def test_the_containers_pixel_shape_wins_over_the_streams(media, cli, pipeline, tmp_path):
     cli.run("-i", media["pixels_change.ts"], "-c", "copy", "-aspect", "3:1", tmp_path / "aspect.mkv")
     ours = pipeline(tmp_path / "aspect.mkv")
     assert tuple(ours.picture_filter.picture.size) == (192, 64)

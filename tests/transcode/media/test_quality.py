@@ -323,7 +323,7 @@ def test_equal_pictures_score_infinity():
     assert report.psnr_y_db == report.psnr_y_p1_db == report.psnr_y_min_db == report.psnr_yuv_db == math.inf
 
 
-def test_scores_are_what_numpy_computes():
+def test_scores_equal_numpys():
     a, b = picture(1), picture(4, seed=1)
     score = FrameScorer(SIZE, "yuv420p", OUTPUT.colour).score(a, b)
     difference = (a.to_ndarray().astype(float) - b.to_ndarray()) ** 2

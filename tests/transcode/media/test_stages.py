@@ -76,7 +76,7 @@ def test_no_more_is_made_ahead_than_may_wait() -> None:
     items.close()
 
 
-def test_closing_ends_threads_and_closes_what_they_took_from() -> None:
+def test_closing_ends_threads_and_their_sources() -> None:
     closed = []
 
     def source() -> Generator[int, None, None]:
@@ -95,7 +95,7 @@ def test_closing_ends_threads_and_closes_what_they_took_from() -> None:
     assert closed == [threading.current_thread()]
 
 
-def test_what_waits_is_bounded_in_bytes() -> None:
+def test_queues_are_bounded_in_bytes() -> None:
     assert waiting_frames(FrameSize(426, 240)) == 16
     assert waiting_frames(FrameSize(1280, 720)) * 1280 * 720 * 1.5 <= WAITING_BYTES
     assert waiting_frames(FrameSize(7680, 4320)) == 1

@@ -270,7 +270,7 @@ def test_a_cut_to_the_end_from_between_two_frames_is_whole(media, cli, tmp_path)
     assert "the cut asks for 1.4 s; the source ends at 1.200 s" in row.warnings
 
 
-def test_what_is_shorter_than_a_segment_is_not_said_to_be_unsplit(cli, tmp_path):
+def test_short_videos_get_no_remark_about_splitting(cli, tmp_path):
     path = tmp_path / "told-by-decoding.avi"
     cli.run(*moving(rate="15", frames=20), "-c:v", "mjpeg", path)
     for seconds, is_said in ((60.0, False), (1.0, True)):

@@ -140,7 +140,7 @@ _INT32 = st.integers(-(2**31), 2**31 - 1)
 @given(_INT32, _INT32, _INT32, _INT32)
 @example(-(2**31), 0, 0, -(2**31))
 @example(0, 2**31 - 1, 0, 1)
-def test_any_matrix_gives_a_small_angle_and_what_is_not_followed_is_said(a, b, c, d):
+def test_any_matrix_is_rounded_to_right_angles_with_a_warning(a, b, c, d):
     turn = turn_by(a, b, c, d)
     assert -180 <= turn.degrees <= 180
     if a * d == b * c:
@@ -239,7 +239,7 @@ def test_of_several_views_the_base_is_taken_and_the_row_says_so(kind, two_views,
     assert len(cli.frames(made)) == row.num_frames == len(cli.frames(two_views[kind])) > 20
 
 
-def test_of_one_view_nothing_is_said_and_it_is_what_the_base_view_shows(two_views, pipeline, tmp_path):
+def test_one_view_gets_no_remark_and_equals_the_base_view(two_views, pipeline, tmp_path):
     row, _ = row_of(two_views[0], tmp_path)
     assert row.ok, row.message
     assert not any("views" in said for said in row.warnings)

@@ -44,7 +44,7 @@ def test_markup_and_control_characters_of_names_are_shown_and_not_obeyed() -> No
     assert "<script" not in text and "\x1b" not in text and "\\[x\\]" in text
 
 
-def test_the_page_asks_nobody_and_runs_no_other_script_than_its_own() -> None:
+def test_the_page_needs_no_network_and_runs_only_its_own_scripts() -> None:
     written = as_html(page())
     policy = re.search(r'http-equiv="Content-Security-Policy"\s+content="([^"]*)"', written)
     assert policy is not None
@@ -52,7 +52,7 @@ def test_the_page_asks_nobody_and_runs_no_other_script_than_its_own() -> None:
     assert not re.search(r'<(?:script|img|link)[^>]*(?:src|href)="(?!data:)', written)
 
 
-def test_numbers_sort_by_value_and_what_is_missing_before_all() -> None:
+def test_numbers_sort_by_value_with_missing_ones_first() -> None:
     cells = page().sections[0].tables[0].cells
     assert cells[0][1] == ("41.25 dB", 41.25)
     assert cells[1][1] == ("–", -1)

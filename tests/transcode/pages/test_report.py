@@ -127,7 +127,7 @@ def test_a_browser_draws_sorts_filters_and_shows_the_worst_frames(made, browser,
 
 
 @pytest.mark.long
-def test_what_failed_comes_before_the_pictures_and_warnings_are_counted_once(made, tmp_path):
+def test_failures_precede_pictures_and_warnings_are_counted_once(made, tmp_path):
     """The tile counted videos with warnings, and the table beside it notes too."""
     assert report(made, "--out", tmp_path).code == 0
     (figure,) = json.loads((tmp_path / "report.json").read_text())["destinations"]
@@ -202,7 +202,7 @@ def test_several_destinations_stand_side_by_side(made, burst, browser, tmp_path)
     assert (twice.code, "given twice" in twice.err) == (2, True)
 
 
-def test_what_validate_found_is_in_the_page(sources, made, tmp_path):
+def test_the_page_contains_the_results_of_validate(sources, made, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(made, copy)
     (copy / "c01.mp4").write_bytes((copy / "c01.mp4").read_bytes()[:-9])
@@ -263,12 +263,12 @@ def test_very_many_rows_are_sampled_and_it_is_said(made, browser, tmp_path):
     assert "The 1,000 of the lowest PSNR-Y, of 20,000" in text and "17,000 videos left out" in text
 
 
-def test_what_is_no_destination_is_said(tmp_path):
+def test_an_invalid_destination_is_reported(tmp_path):
     ran = report(tmp_path)
     assert ran.code == 2 and "was not made by vidprep" in ran.err and str(tmp_path) in ran.err
 
 
-def test_without_its_extra_the_command_says_what_to_install(made, tmp_path):
+def test_without_its_extra_the_command_names_it(made, tmp_path):
     script = (
         "import sys; sys.modules[sys.argv[1]] = None; from vidprep.transcode.cli.main import main; main(sys.argv[2:])"
     )

@@ -96,9 +96,7 @@ def test_an_ffmpeg_that_says_there_is_no_room_stops_the_run_whatever_it_ends_wit
 
 
 @pytest.mark.parametrize("container", in_turn(["mp4", "mkv", "webm"], 3))
-def test_an_output_that_is_shorter_than_what_was_written_is_found_out(
-    poisoned: Path, dst: Path, tmp_path: Path, container: str
-) -> None:
+def test_a_truncated_output_is_detected(poisoned: Path, dst: Path, tmp_path: Path, container: str) -> None:
     """The engine av closes the file and hears of no error, and half of it is there."""
     code = f"if args[0].path.stem.startswith('{partial_stem('poison')}'): os.truncate(args[0].path, os.path.getsize(args[0].path) // 2)"
     short = fault(*points.VIDEO_WRITER_CLOSE, at=-1, when="after", code=code, only="child")
@@ -179,9 +177,7 @@ def test_a_source_that_changes_while_it_is_read_is_no_output(
     assert manifest(dst)["poison"]["num_frames"] == 7
 
 
-def test_what_was_replaced_between_plan_and_work_is_read_as_it_is_then(
-    poisoned: Path, dst: Path, tmp_path: Path
-) -> None:
+def test_sources_replaced_after_planning_are_read_as_they_are(poisoned: Path, dst: Path, tmp_path: Path) -> None:
     other = make_clip(tmp_path / "other.mp4", 5, seed=4)
     size = other.stat().st_size
     broken = on_poison(f"os.replace({str(other)!r}, args[0].unit.path)")
@@ -191,7 +187,7 @@ def test_what_was_replaced_between_plan_and_work_is_read_as_it_is_then(
     assert transcode(poisoned, dst, "--json").summary["done_before"] == 5
 
 
-def test_what_cannot_be_started_is_a_row_each_and_nothing_is_opened(tmp_path: Path, dst: Path) -> None:
+def test_unstartable_sources_become_rows_without_being_opened(tmp_path: Path, dst: Path) -> None:
     src = make_clips(tmp_path / "src", 2)
     os.mkfifo(src / "fifo.mp4")
     (src / "link.mp4").symlink_to("nowhere.mp4")
@@ -212,7 +208,7 @@ def test_what_cannot_be_started_is_a_row_each_and_nothing_is_opened(tmp_path: Pa
 @pytest.mark.parametrize(
     "what", ["missing", "empty folder", "fifo", "broken link", "destination is a file", "below a file"]
 )
-def test_what_cannot_work_at_all_is_one_line_before_any_work(tmp_path: Path, dst: Path, what: str) -> None:
+def test_impossible_runs_are_one_line_before_any_work(tmp_path: Path, dst: Path, what: str) -> None:
     src = make_clips(tmp_path / "src", 1)
     if what == "missing":
         src = tmp_path / "nowhere"
@@ -237,7 +233,7 @@ def test_what_cannot_work_at_all_is_one_line_before_any_work(tmp_path: Path, dst
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="writes to /proc, where not even root makes a folder")
-def test_a_destination_that_nobody_can_write_to_is_one_line(clips: Path) -> None:
+def test_an_unwritable_destination_is_one_line(clips: Path) -> None:
     ran = transcode(clips, "/proc/dst")
     assert ran.code == 2
     assert ran.err.startswith("vidprep: /proc/dst: ") and ran.err.count("\n") == 1

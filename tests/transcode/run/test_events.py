@@ -48,7 +48,7 @@ def monitor(*args):
     )
 
 
-def test_every_video_is_told_from_start_to_end(sources, tmp_path):
+def test_every_video_is_reported_from_start_to_end(sources, tmp_path):
     assert transcode(sources, tmp_path / "made", "--events", tmp_path / "events.jsonl", "--jobs", 2).code == 1
     lines = lines_of(tmp_path / "events.jsonl")
     kinds = [line["event"] for line in lines]
@@ -119,7 +119,7 @@ def test_a_killed_run_can_be_followed_into_the_next(sources, tmp_path):
     assert shown.returncode == 0 and "ended with 1" in shown.stdout and "of 6 videos" in shown.stdout
 
 
-def test_what_is_shown_is_text_whatever_a_file_is_called(tmp_path):
+def test_file_names_are_shown_as_text(tmp_path):
     make_clip(tmp_path / "src" / f"{HOSTILE.replace('/', '')}.mp4", 6)
     assert transcode(tmp_path / "src", tmp_path / "made", "--events", tmp_path / "events.jsonl").code == 0
     shown = monitor(tmp_path / "events.jsonl", "--once")
@@ -128,7 +128,7 @@ def test_what_is_shown_is_text_whatever_a_file_is_called(tmp_path):
     assert "1 of 1 video, 0 failed" in shown.stdout and "\nslowest so far" in shown.stdout
 
 
-def test_what_no_worker_took_is_queued(tmp_path):
+def test_untaken_videos_are_queued(tmp_path):
     begun = {
         "time": 1.0,
         "run": "x",
@@ -190,7 +190,7 @@ def test_rates_and_the_time_left_come_from_the_last_minute():
     assert not run.flying and run.bytes_made == 250
 
 
-def test_without_its_extra_monitor_says_what_to_install(tmp_path):
+def test_without_its_extra_monitor_names_it(tmp_path):
     script = "import sys; sys.modules['rich'] = None; from vidprep.transcode.cli.main import main; main(sys.argv[1:])"
     ran = subprocess.run([sys.executable, "-c", script, "monitor", "x"], capture_output=True, text=True, check=False)
     assert ran.returncode == 2 and "pip install 'vidprep[monitor]'" in ran.stderr

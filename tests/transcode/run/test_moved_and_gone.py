@@ -84,7 +84,7 @@ def test_another_file_of_the_same_size_and_time_is_no_moved_one(tmp_path, dst):
 
 
 @pytest.mark.parametrize("kind", ["h264", "webdataset"])
-def test_what_another_folder_gave_is_not_gone(kind, tmp_path, dst):
+def test_outputs_from_another_folder_are_not_gone(kind, tmp_path, dst):
     """A second folder into the same destination: --prune was advised, and removed what the first had given."""
     one, two = make_clips(tmp_path / "one", 2), tmp_path / "two"
     make_clip(two / "d.mp4", 5)
@@ -147,7 +147,7 @@ def test_a_default_that_is_spelt_out_makes_nothing_again(tmp_path, dst):
             assert (again.code, again.summary["done_before"]) == (0, 1)
 
 
-def test_sources_that_collided_leave_no_row_when_they_are_told_apart(tmp_path, dst):
+def test_collided_sources_leave_no_row_after_renaming(tmp_path, dst):
     src = tmp_path / "src"
     for suffix in ("mp4", "mkv"):
         make_clip(src / f"a.{suffix}", 5)
@@ -158,7 +158,7 @@ def test_sources_that_collided_leave_no_row_when_they_are_told_apart(tmp_path, d
     assert set(manifest(dst)) == {"a.mp4", "a.mkv", "b.mp4"}, again.err
 
 
-def test_a_copy_is_made_anew_and_the_first_stays(tmp_path, dst):
+def test_a_copy_is_processed_again_and_the_first_stays(tmp_path, dst):
     src = make_clips(tmp_path / "src", 1)
     assert transcode(src, dst, "--quiet").code == 0
     shutil.copy2(src / "c00.mp4", src / "d.mp4")
@@ -176,7 +176,7 @@ def test_a_broken_file_that_was_renamed_is_one_failed_row(tmp_path, dst):
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_gone_sources_are_told_and_pruned_on_demand(kind, raw, dst):
+def test_deleted_sources_are_reported_and_pruned_on_demand(kind, raw, dst):
     (raw / "bad.mp4").write_bytes(b"no video at all")
     assert run(kind, raw, dst).code == 1
     (raw / "bad.mp4").unlink()
@@ -219,7 +219,7 @@ def test_nothing_is_pruned_where_a_folder_cannot_be_listed(raw, dst, deep):
 
 
 @pytest.mark.parametrize("kind", ["h264", "burst", "webdataset"])
-def test_overwrite_leaves_only_what_it_made(kind, raw, dst):
+def test_overwrite_leaves_only_its_outputs(kind, raw, dst):
     """It printed `12 ok`, and the store had 13."""
     assert run(kind, raw, dst).code == 0
     (raw / "nature" / "bear.mp4").unlink()

@@ -140,7 +140,7 @@ def test_a_dry_run_shows_labels_splits_and_classes(tmp_path, dst):
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_label_from_folder_added_later_labels_what_is_done(kind, clips, dst):
+def test_label_from_folder_added_later_labels_finished_videos(kind, clips, dst):
     assert run(kind, clips, dst).code == 0
     again = run(kind, clips, dst, "--label-from-folder")
     assert again.rows == {} and again.summary["relabelled"] == 3
@@ -195,7 +195,7 @@ def test_label_command_adds_changes_and_removes_without_the_sources(kind, clips,
     assert contents(dst) == before
 
 
-def test_label_command_keeps_what_an_empty_cell_would_erase(clips, tmp_path, dst):
+def test_label_command_ignores_empty_cells(clips, tmp_path, dst):
     assert run("h264", listed(tmp_path, *({"label": x, "n": 1} for x in "abc")), dst).code == 0
     given = table(tmp_path / "g.csv", [{"id": "c00", "label": "", "n": 2}, {"id": "c01", "label": "B", "n": ""}])
     done = transcode(dst, given, verb="label")
@@ -215,7 +215,7 @@ def test_label_command_keeps_what_an_empty_cell_would_erase(clips, tmp_path, dst
     assert set(labels_in(dst)["c00"]) == {"n", "new", "label"}, "what the command gave stays"
 
 
-def test_label_command_refuses_what_says_two_things_or_nothing(clips, tmp_path, dst):
+def test_label_command_refuses_ambiguous_and_empty_tables(clips, tmp_path, dst):
     assert run("h264", clips, dst).code == 0
     rows = [{"id": "c00", "path": clips / "c01.mp4", "x": 1}, {"id": "c02", "path": "elsewhere/c02.mp4", "x": 2}]
     refused = transcode(dst, table(tmp_path / "g.csv", rows), verb="label")
@@ -258,7 +258,7 @@ def test_labels_that_only_the_command_gave_outlive_a_run(clips, tmp_path, dst):
     }
 
 
-def test_rows_that_speak_of_no_video_are_told_or_skipped(clips, tmp_path, dst):
+def test_rows_without_a_video_are_reported_or_skipped(clips, tmp_path, dst):
     assert run("h264", clips, dst).code == 0
     given = table(tmp_path / "g.csv", [{"id": "c00", "x": 1}, *({"id": f"no{n}", "x": 1} for n in range(22))])
     refused = transcode(dst, given, verb="label")
@@ -336,7 +336,7 @@ def test_a_killed_relabelling_leaves_the_old_or_the_new(kind, by, clips, tmp_pat
     assert killed >= 4
 
 
-def test_parts_of_an_array_relabel_what_is_done(clips, tmp_path, dst):
+def test_partitions_relabel_finished_videos(clips, tmp_path, dst):
     for kind in ("h264", "webdataset"):
         made = tmp_path / kind
         assert run(kind, clips, made).code == 0

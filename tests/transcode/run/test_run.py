@@ -21,7 +21,7 @@ def redone(before: dict[str, tuple[int, int]], dst: Path) -> set[str]:
     return {name for name in after if after[name] != before.get(name)}
 
 
-def test_outputs_mirror_the_tree_and_decode_to_what_their_rows_say(src: Path, dst: Path) -> None:
+def test_outputs_mirror_the_tree_and_match_their_rows(src: Path, dst: Path) -> None:
     (src / "notes.txt").write_text("no video")
     ran = transcode(src, dst, "--gop", 5, "--jobs", 2)
     assert ran.code == 0, ran.err
@@ -97,7 +97,7 @@ def test_dry_run_opens_and_writes_nothing(src: Path, dst: Path) -> None:
     assert "4 to do, 0 done" in ran.err and f"free in {dst}: " in ran.err
 
 
-def test_a_second_run_does_nothing_for_what_is_finished(src: Path, dst: Path) -> None:
+def test_a_second_run_skips_finished_videos(src: Path, dst: Path) -> None:
     transcode(src, dst)
     before, table_before = identities(dst), (dst / "manifest.parquet").stat().st_mtime_ns
     ran = transcode(src, dst, "--json")

@@ -153,7 +153,7 @@ def wait_for_children(group: int, count: int = 2) -> None:
         3,
     ),
 )
-def test_a_signal_stops_the_run_with_no_row_for_what_was_abandoned(
+def test_a_signal_stops_the_run_without_rows_for_abandoned_videos(
     clips: Path,
     dst: Path,
     tmp_path: Path,
@@ -187,7 +187,7 @@ def test_a_signal_stops_the_run_with_no_row_for_what_was_abandoned(
 
 
 @pytest.mark.parametrize("how", ["second signal", "grace time"])
-def test_a_second_signal_or_the_end_of_the_grace_time_abandons_what_is_in_flight(
+def test_a_second_signal_or_the_grace_time_abandons_running_videos(
     clips: Path, dst: Path, tmp_path: Path, undisturbed: dict[str, bytes], how: str
 ) -> None:
     stuck = fault(*points.RUN_JOB, at=-1, code="time.sleep(60)", only="child")

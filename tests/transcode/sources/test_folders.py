@@ -39,7 +39,7 @@ def test_largest_come_first_and_equal_sizes_by_id(src: Path, dst: Path) -> None:
     assert [unit.id for unit in find_sources(src, dst).units] == ["big", "a", "b", "c", "z"]
 
 
-def test_what_is_no_video_is_ignored_by_name(src: Path, dst: Path) -> None:
+def test_other_files_are_ignored_by_name(src: Path, dst: Path) -> None:
     for name in ("x.mp4", "notes.txt", "README", ".hidden.mp4", ".cache/y.mp4", ".vidprep/z.mp4"):
         touch(src / name)
     found = find_sources(src, dst)
@@ -152,7 +152,7 @@ def test_label_is_the_parent_folder(src: Path, dst: Path) -> None:
     }
 
 
-def test_progress_is_told_every_ten_thousand_files(src: Path, dst: Path) -> None:
+def test_progress_is_reported_every_ten_thousand_files(src: Path, dst: Path) -> None:
     """20,000 files: also a check that planning does not cost milliseconds per file."""
     for number in range(20_000):
         os.close(os.open(f"{src}/{number:05d}.mp4", os.O_CREAT | os.O_WRONLY))

@@ -124,7 +124,7 @@ def test_nothing_ignored_is_not_spoken_of(tmp_path: Path) -> None:
     assert done.summary["ignored"] == 0
 
 
-def test_what_is_ignored_is_counted_in_few_words() -> None:
+def test_ignored_files_are_summarised() -> None:
     assert in_words(counted([("a/b.txt", "unknown extension")])) == "1 file ignored (unknown extension: .txt 1)"
     many = counted((f"{number}.x{number}", "unknown extension") for number in range(1000))
     assert sum(many.values()) == 1000

@@ -89,7 +89,7 @@ VALUES = st.recursive(
 
 @QUICK
 @given(data=st.data(), value=VALUES)
-def test_settings_of_a_run_are_themselves_or_refused_whatever_stands_there(data, value):
+def test_damaged_settings_of_a_run_are_unchanged_or_refused(data, value):
     told = json.loads(json.dumps(RunSettings().as_dict()))
     place, key = data.draw(
         st.sampled_from(
@@ -158,7 +158,7 @@ def test_a_manifest_of_4_million_times_of_six_frames_is_refused_before_they_are_
         ("num_frames", True),
     ],
 )
-def test_a_json_that_claims_what_its_video_cannot_hold_is_refused(key, value, ready, tmp_path):
+def test_a_json_with_impossible_claims_is_refused(key, value, ready, tmp_path):
     transcode(ready, tmp_path / "packed", "--to", "webdataset", verb="pack")
     path = tmp_path / "packed" / "data-00000.tar"
     with tarfile.open(path) as tar:

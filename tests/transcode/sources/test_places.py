@@ -128,7 +128,7 @@ def test_two_sources_with_one_output_are_problems_with_the_way_out(src: Path, ds
     assert ids(find_sources(src, dst, keep_source_suffix=True)) == ["a/x.avi", "a/x.mp4", "a/y.avi"]
 
 
-def test_only_what_is_taken_collides(src: Path, dst: Path) -> None:
+def test_only_used_names_collide(src: Path, dst: Path) -> None:
     for name in ("a.mp4", "b.mp4", "z.mp4", "z.avi"):
         touch(src / name)
     found = find_sources(src, dst, limit=2)

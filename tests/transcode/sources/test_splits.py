@@ -24,7 +24,7 @@ def drawn(groups: list[str], classes: list[object], seed: int = 0) -> dict[str, 
     return dict(zip(groups, splits_of(groups, classes, SHARES, seed), strict=True))
 
 
-def test_what_is_added_removed_or_relabelled_moves_no_other() -> None:
+def test_changes_of_some_videos_move_no_other() -> None:
     rng = np.random.default_rng(1)
     names = [f"v/{number}" for number in range(6000)]
     classes: list[object] = [f"class {number}" for number in rng.integers(0, 10, len(names))]
@@ -89,7 +89,7 @@ def test_cuts_of_one_source_and_one_person_are_never_in_two(tmp_path: Path) -> N
         find_sources(table(src / "s.csv", [{"path": "0.mp4", "split": "x"}]), tmp_path / "dst", split_by=SHARES)
 
 
-def test_a_split_is_the_same_wherever_the_folder_lies(tmp_path: Path) -> None:
+def test_a_split_does_not_depend_on_the_folders_path(tmp_path: Path) -> None:
     told = []
     for name in ("one", "deeper/two"):
         for number in range(40):
@@ -99,7 +99,7 @@ def test_a_split_is_the_same_wherever_the_folder_lies(tmp_path: Path) -> None:
     assert told[0] == told[1]
 
 
-def test_a_run_fills_the_column_and_draws_anew_without_encoding(tmp_path: Path) -> None:
+def test_a_run_fills_the_column_and_draws_again_without_encoding(tmp_path: Path) -> None:
     src, dst = make_clips(tmp_path / "src", 6), tmp_path / "dst"
     assert transcode(src, dst, "--split-by", "a=0.5,b=1/2", "--quiet").code == 0
     store = open_store(dst)

@@ -248,7 +248,7 @@ def test_a_parquet_column_may_hold_anything(src: Path, dst: Path) -> None:
         (["a,b", 'say "x"', "two\nlines"], ["a,b", 'say "x"', "two\nlines"]),
     ],
 )
-def test_csv_labels_are_read_as_what_all_cells_are_without_loss(
+def test_csv_labels_get_the_type_of_all_cells_without_loss(
     src: Path, dst: Path, cells: list[str], values: list[object]
 ) -> None:
     touch(src / "x.mp4")
@@ -334,7 +334,7 @@ def test_a_duration_beside_a_start_is_where_the_cut_ends(src: Path, dst: Path) -
         ("path,start_time,t_start", "columns `start_time` and `t_start`.*call the one that does `start`"),
     ],
 )
-def test_what_may_mean_two_things_is_refused_with_the_remedy(src: Path, dst: Path, header: str, said: str) -> None:
+def test_ambiguous_columns_are_refused_with_the_remedy(src: Path, dst: Path, header: str, said: str) -> None:
     (src / "a.mp4").write_bytes(b"x")
     (src / "t.csv").write_text(f"{header}\na.mp4,1,2\n")
     with pytest.raises(SourceError, match=said):
@@ -349,7 +349,7 @@ def test_other_columns_stay_labels(src: Path, dst: Path) -> None:
     assert found.units[0].cut == Cut(1.0) and labels_of(found) == [dict.fromkeys(names, "x")]
 
 
-def test_all_faults_of_a_table_are_told_the_first_20_in_full(src: Path, dst: Path) -> None:
+def test_all_faults_of_a_table_are_counted_and_the_first_20_shown(src: Path, dst: Path) -> None:
     (src / "a.mp4").write_bytes(b"x")
     (src / "t.csv").write_text("path,start\n" + "a.mp4,no\n" * 23 + "a.mp4,1\n")
     with pytest.raises(SourceError) as refused:

@@ -114,7 +114,7 @@ def test_jpegs_of_real_clips_have_their_colours(name, dst, tmp_path):
     assert np.abs(ours.mean((0, 1)) - raw.mean((0, 1))).max() < most
 
 
-def test_the_same_video_gives_the_same_bytes_whatever_stands_beside_it(clips, dst, tmp_path):
+def test_the_same_video_gives_the_same_bytes_beside_any_other(clips, dst, tmp_path):
     assert burst(clips, dst, "--jobs", 2, "--shard-size", "1MiB").code == 0
     assert burst(clips / "c03.mp4", tmp_path / "one").code == 0
     assert is_whole(dst)["c03"] == is_whole(tmp_path / "one")["c03"]
@@ -132,7 +132,7 @@ def test_a_shard_takes_units_until_it_would_grow_past_its_size(tmp_path, dst):
     )
 
 
-def test_a_frame_that_stands_twice_is_there_twice(clips, dst):
+def test_a_repeated_frame_is_stored_twice(clips, dst):
     assert burst(clips / "c00.mp4", dst, "--fps", 50).code == 0
     (frames,) = is_whole(dst).values()
     assert len(frames) == 12
@@ -158,7 +158,7 @@ def test_a_floor_for_quality_is_held(clips, dst):
         ("--subsampling", "422", "420"),
     ],
 )
-def test_what_cannot_be_is_said_before_any_work(option, value, said, clips, dst):
+def test_impossible_settings_are_reported_before_any_work(option, value, said, clips, dst):
     ran = burst(clips, dst, option, value)
     assert ran.code == 2
     assert said in ran.err

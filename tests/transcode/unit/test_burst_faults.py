@@ -154,7 +154,7 @@ def test_a_source_that_changed_is_made_again_and_its_old_bytes_are_gone(store, c
     assert after == before
 
 
-def test_overwriting_makes_all_anew(clips, dst):
+def test_overwriting_processes_everything_again(clips, dst):
     assert burst(clips, dst).code == 0
     assert burst(clips, dst, "--quality", 70, "--overwrite").code == 0
     assert {row.jpeg_quality for row in good(dst).values()} == {70}

@@ -134,7 +134,7 @@ def test_a_segment_that_kills_its_process_fails_the_video_and_what_comes_later_o
     assert [job.unit.id for job in waiting] == ["a", "b"]
 
 
-def test_what_is_given_up_leaves_no_segment(jobs: list[Job], tmp_path: Path) -> None:
+def test_discarded_videos_leave_no_segment(jobs: list[Job], tmp_path: Path) -> None:
     waiting = JobQueue(jobs)
     waiting.take_result(next(waiting), in_segments(3))
     part = next(waiting)
@@ -173,7 +173,7 @@ def test_a_job_that_the_cluster_has_tried_again_is_a_suspect_at_once_and_one_los
     assert next(waiting, None) is None and not waiting.discard_unfinished()
 
 
-def test_what_a_worker_could_not_do_is_tried_elsewhere_a_few_times(jobs: list[Job]) -> None:
+def test_failed_jobs_are_tried_elsewhere_a_few_times(jobs: list[Job]) -> None:
     undone = JobNotDone("worker", "WorkerError", "no room")
     assert not JobQueue(jobs).take_back(jobs[0], undone, is_elsewhere=False)
     waiting = JobQueue(jobs[:1])

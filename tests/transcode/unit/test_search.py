@@ -55,7 +55,7 @@ def test_the_first_that_reaches_is_enough_when_a_video_is_made_again(name):
     assert search.best is not None and start - search.best <= 12
 
 
-def test_what_nothing_reaches_ends_at_the_finest():
+def test_an_unreachable_target_ends_at_the_finest_setting():
     search, step = Search(SCALES["h264"], FLOOR), 30
     while step is not None:
         search.record(step, 20.0)

@@ -224,7 +224,7 @@ def test_held_pictures_are_shown_for_as_long_as_they_are_on_screen(suffix: str, 
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".ts"])
-def test_a_cut_within_one_frame_is_what_is_on_screen_then(suffix: str, tmp_path: Path) -> None:
+def test_a_cut_within_one_frame_shows_that_frame(suffix: str, tmp_path: Path) -> None:
     """It failed with "holds no frame" in files whose packets are counted, and was the frame before in others."""
     source = write(tmp_path / f"a{suffix}", constant(50, 25), rate=Fraction(25))
     spans = {
@@ -281,7 +281,7 @@ def random_cuts(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", in_turn(range(40), 8))
-def test_cuts_anywhere_hold_what_the_rules_say_in_both_engines(seed: int, tmp_path: Path) -> None:
+def test_cuts_anywhere_follow_the_rules_in_both_engines(seed: int, tmp_path: Path) -> None:
     random_cuts(seed, tmp_path)
 
 

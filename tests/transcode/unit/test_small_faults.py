@@ -167,7 +167,7 @@ def test_who_stops_listening_ends_nothing(clip: Path, tmp_path: Path) -> None:
     assert {row["status"] for row in manifest(tmp_path / "out").values()} == {"ok"}
 
 
-def test_a_named_pipe_that_nobody_reads_is_said(clip: Path, tmp_path: Path) -> None:
+def test_a_named_pipe_without_a_reader_is_reported(clip: Path, tmp_path: Path) -> None:
     """It waited for ever."""
     os.mkfifo(tmp_path / "pipe")
     ran = transcode(clip.parent, tmp_path / "out", "--events", tmp_path / "pipe", env=environment())

@@ -175,7 +175,7 @@ def test_segments_are_whole_gops_and_the_length_is_a_setting(long, tmp_path):
     assert made == [("long", number, 8) for number in range(9)]
 
 
-def test_by_itself_what_is_longer_than_two_minutes_is_split(tmp_path):
+def test_videos_over_two_minutes_are_split_by_default(tmp_path):
     """In the same way whatever else there is to do and whoever does it; never what is shorter."""
     sources = tmp_path / "src"
     make_clip(sources / "long.mp4", 5 * 125, (64, 48), rate=5)
@@ -248,7 +248,7 @@ TOO_LARGE = [part for glob in ("bad", *LARGE_MEDIA) for part in ("--exclude", gl
 
 @pytest.mark.long
 @pytest.mark.media
-def test_real_clips_in_segments_are_what_they_are_whole(shared_media, tmp_path):
+def test_real_clips_in_segments_equal_whole_encodes(shared_media, tmp_path):
     """Those that cannot be split are made in one segment, byte for byte, and it is said."""
     options = ("--short-side", 64, "--gop", 4)
     for name, more in (("whole", ()), ("split", ("--split", 1))):
@@ -268,7 +268,7 @@ def test_real_clips_in_segments_are_what_they_are_whole(shared_media, tmp_path):
     assert joined > 10
 
 
-def test_what_cannot_be_split_is_made_in_one_piece_and_it_is_said(media, cli, tmp_path):
+def test_unsplittable_videos_are_encoded_whole_with_a_remark(media, cli, tmp_path):
     long, doubled = tmp_path / "long.avi", tmp_path / "doubled.mkv"
     cli.run(*moving(rate="15", frames=20), "-c:v", "mjpeg", long)
     cli.run("-itsscale", 2, "-i", media["doubled.mkv"], "-c", "copy", doubled)

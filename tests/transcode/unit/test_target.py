@@ -97,7 +97,7 @@ def test_each_video_with_its_own_value(src, tmp_path):
     assert outputs(alone)["hard.mp4"] == outputs(tmp_path / "out")["hard.mp4"]
 
 
-def test_what_cannot_be_reached_fails_with_what_was_and_leaves_nothing(src, tmp_path):
+def test_an_unreachable_target_fails_with_the_best_value_and_leaves_nothing(src, tmp_path):
     ran = transcode(
         src / "hard.mp4",
         tmp_path / "out",
@@ -163,7 +163,7 @@ def test_a_broken_source_does_not_spoil_the_search(src, tmp_path):
         ("transcode", ("--target-psnr", 200), "give 10 to 80 dB"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_any_work(verb, options, told, src, tmp_path):
+def test_invalid_values_are_refused_before_any_work(verb, options, told, src, tmp_path):
     ran = transcode(src, tmp_path / "out", "--target-psnr", FLOOR, *options, verb=verb)
     assert ran.code == 2
     assert told in ran.err

@@ -29,13 +29,13 @@ def patient(_work: int) -> float:
     return 60
 
 
-def test_a_child_gives_back_what_was_made_there_in_another_process(child: Child) -> None:
+def test_a_child_returns_results_from_another_process(child: Child) -> None:
     assert child.call(math.sqrt, 4, patient) == 2
     assert child.call(os.getpgid, 0, patient) == os.getpgid(0)
     assert child.call(eval, "__import__('os').getpid()", patient) != os.getpid()
 
 
-def test_what_python_passes_over_in_its_path_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_entries_that_python_ignores_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, Path("x"), "né"])
     child = Child(threading.Event())
     assert child.call(eval, "__import__('sys').path[-1]", patient) == "né"

@@ -145,7 +145,7 @@ def workers_at_work(backend):
     return found
 
 
-def test_a_cluster_makes_what_one_machine_makes(cluster, sources, whole, whole_burst, tmp_path):
+def test_a_cluster_equals_one_machine(cluster, sources, whole, whole_burst, tmp_path):
     ran = transcode(sources, tmp_path / "videos", "--gop", 4, *cluster)
     assert ran.code == 0, ran.err
     assert outputs(tmp_path / "videos") == outputs(whole)

@@ -116,7 +116,7 @@ def check_ended_well(source, made, whole):
 
 
 @pytest.mark.long
-def test_workers_of_dask_that_lack_what_they_need_are_left_out(clips, local, tmp_path):
+def test_unfit_workers_of_dask_are_left_out(clips, local, tmp_path):
     """One does not see SRC and was a black hole for videos, one does not see DST, one has another version; one is good."""
     videos, frames = tmp_path / "videos", tmp_path / "frames"
     videos.mkdir()
@@ -227,7 +227,7 @@ def test_all_workers_of_dask_may_be_killed_at_once(long_clips, local, tmp_path):
 
 
 @pytest.mark.long
-def test_what_is_lost_with_its_worker_before_it_is_fetched_is_made_again(clips, local, tmp_path):
+def test_results_lost_with_their_worker_are_made_again(clips, local, tmp_path):
     """The run waited for ever: dask had nobody left who might make it."""
     kill = "[os.kill(pid, 9) for pid in args[0]._client.run(os.getpid).values()]; time.sleep(2)"
     lost = fault(*points.DASK_WORKERS_RESULT, at=4, code=kill, only="parent")
@@ -258,7 +258,7 @@ def test_a_scheduler_that_is_killed_fails_no_video(long_clips, local, tmp_path):
 
 
 @pytest.mark.slow
-def test_nodes_of_ray_that_lack_what_they_need_are_left_out(clips, local, tmp_path, ray_folder):
+def test_unfit_nodes_of_ray_are_left_out(clips, local, tmp_path, ray_folder):
     """The head node does no work, so nobody can."""
     made = tmp_path / "made"
     made.mkdir()

@@ -22,7 +22,7 @@ def test_every_task_comes_back_once() -> None:
         assert sorted(workers.results(range(50))) == [(n, 2 * n) for n in range(50)]
 
 
-def test_a_task_that_waits_for_a_worker_is_not_told() -> None:
+def test_a_waiting_task_is_not_reported_as_started() -> None:
     told: list[str] = []
 
     def slow(_child: Child, task: int) -> int:
@@ -68,7 +68,7 @@ def test_after_a_last_result_nothing_new_is_begun() -> None:
     assert workers.stopping
 
 
-def test_what_is_abandoned_comes_back_without_a_result() -> None:
+def test_abandoned_tasks_return_no_result() -> None:
     def interrupted(_child: Child, task: int) -> int:
         if task:
             raise Interrupted
@@ -95,7 +95,7 @@ def test_more_run_at_once_than_one_and_no_more_than_asked() -> None:
     assert most == 3
 
 
-def test_a_signal_lets_what_is_in_flight_finish_and_handlers_are_given_back() -> None:
+def test_a_signal_lets_running_tasks_finish_and_handlers_are_restored() -> None:
     before = signal.getsignal(signal.SIGTERM)
 
     def ask(_child: Child, task: int) -> int:
