@@ -70,7 +70,7 @@ class VidprepError(Exception):
     """Base of all errors.
 
     Attributes:
-        message: What failed, and what to do
+        message: Description of the failure, and the remedy
         path: The file or folder
         stage: The step that failed
         exit_code: Exit code of a command that it ends

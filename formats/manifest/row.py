@@ -27,10 +27,10 @@ def column(kind: str, meaning: str, *, low: int | None = 0, high: int | None = N
     """Return a field of a row.
 
     Args:
-        kind: Arrow's type.
-        meaning: In a line, with the unit.
-        low: The lowest whole number in it; None for all that the type holds.
-        high: The highest.
+        kind: Arrow type, such as "int64" or "list<string>".
+        meaning: Meaning in one line, with the unit.
+        low: Smallest whole number in it; None means all that the type holds.
+        high: Largest whole number in it.
         how: `default` or `default_factory`; None is the default.
     """
     return field(metadata={"kind": kind, "meaning": meaning, "bounds": (low, high)}, **(how or {"default": None}))

@@ -86,15 +86,17 @@ def open_store(
 ) -> FrameStore:
     """Open a store of videos: a destination of `transcode` or `burst`, or a folder of GulpIO or WebDataset.
 
-    ``store.ids`` lists the videos, ``store[id].frames([0, 5, -1])`` reads frames, ``store[id].timestamps`` are
-    their times and ``store.labels(id)`` the labels of a video, for every kind of store.
+    ``store.ids`` lists the videos, ``store[id].frames([0, 5, -1])`` reads frames, ``store[id].timestamps`` are their
+    times and ``store.labels(id)`` the labels of a video, for every kind of store.
 
     Args:
         path: The folder.
-        checksum: Check the CRC-32 of every frame that is read, where the store has one.
-        short_side: Decode JPEGs at the smallest n/8 of their size (n = 1 to 8) whose shorter side is at least this many pixels.
-        fast: Decode faster and less exactly: JPEGs with libjpeg's fast DCT and upsampling (a fifth quicker, colours coarser at edges),
-            encoded videos with libswscale's fast conversion (0.2 ms less per frame of 240 lines, up to four levels too dark).
+        checksum: Check the CRC-32 of every frame that is read, if the store has one.
+        short_side: Decode JPEGs at the smallest n/8 of their size (n = 1 to 8) whose shorter side is at least this many
+            pixels.
+        fast: Decode faster and less exactly: JPEGs with libjpeg's fast DCT and upsampling (a fifth quicker, colours
+            coarser at edges), encoded videos with libswscale's fast conversion (0.2 ms less per frame of 240 lines, up
+            to four levels too dark).
         hardware: Hardware decoder for encoded videos, such as "cuda"; None decodes on the CPU.
 
     Raises:

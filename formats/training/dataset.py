@@ -116,7 +116,7 @@ class VideoDataset:
         audio_seconds: Length of `audio`; None is as long as the clip.
         tensors: Return torch tensors, which share the memory of the arrays.
         seed: Seed of everything random.
-        rank: Which share of the clips this process takes: every world_size-th, from this one on.
+        rank: Number of this process: it takes every world_size-th clip, starting with this one.
         world_size: Number of processes. The last few clips are left out so that all have equally many.
 
     Raises:

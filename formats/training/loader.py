@@ -85,26 +85,28 @@ class _Batch:
 class PrefetchLoader:
     """Batches of a VideoDataset, decoded ahead by worker processes into shared memory.
 
-    Each ``for batch in loader`` is an epoch. A batch is a dict like an item of the dataset, with one more axis: `frames` (B, T, H, W, 3)
-    or as layout and transform make them, `indexes` (B, T), `timestamps` (B, T), `class_id` (B,), ...; `id` is a list; `labels` is a dict
-    of arrays for labels that are numbers in all videos of the store, else of lists.
+    Each ``for batch in loader`` is an epoch. A batch is a dict like an item of the dataset, with one more axis:
+    `frames` (B, T, H, W, 3) or as layout and transform make them, `indexes` (B, T), `timestamps` (B, T), `class_id`
+    (B,), ...; `id` is a list; `labels` is a dict of arrays for labels that are numbers in all videos of the store, else
+    of lists.
 
-    What is random is a function of the dataset's seed, the epoch and the item, whatever the number of workers. An error is raised in place
-    of the batch that it spoils, and the next ``next`` goes on behind it. Batches may be kept: their memory is used again only when nothing
-    refers to it. Not thread-safe.
+    What is random is a function of the dataset's seed, the epoch and the item, whatever the number of workers. An error
+    is raised in place of the batch that it spoils, and the next ``next`` goes on behind it. Batches may be kept: their
+    memory is used again only when nothing refers to it. Not thread-safe.
 
     Args:
         dataset: A VideoDataset, or torch's Subset of one.
         batch_size: Items of a batch.
         shuffle: Take the items in another random order in each epoch.
         seed: Seed of that order.
-        sampler: Gives numbers of items in their order, as torch's samplers do. Its `set_epoch` is called if it has one.
+        sampler: Iterable of item numbers, as torch's samplers are. Its `set_epoch` is called if it has one.
         drop_last: Leave out a last batch that is not full.
         workers: Worker processes; 2 if neither this nor num_workers is given.
         processes: False makes the workers threads. They share torch's random numbers with the program.
-        cache_bytes: Bound of all batches that are ready or being made, and of the decoded frames that are kept for later ones.
+        cache_bytes: Bound of all batches that are ready or being made, and of the decoded frames that are kept for
+            later ones.
         events: A file or named pipe that gets a line of JSON per batch; `vidprep monitor` shows it.
-        device: Where torch puts the frames, such as "cuda"; all arrays are then tensors.
+        device: torch device for the frames, such as "cuda"; all arrays are then tensors.
         num_workers: The same as workers, by torch's name; 0 is a thread of this process.
 
     Raises:

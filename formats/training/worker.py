@@ -129,7 +129,7 @@ class Request(NamedTuple):
         position: Position in the order
         item: Number of the item in the dataset
         epoch: Epoch of the item
-        offset: Where its frames go in the shared memory, in bytes
+        offset: Position of its frames in the shared memory, in bytes
         alone: Whether the item may be one that kills workers
     """
 

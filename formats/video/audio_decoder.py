@@ -52,9 +52,9 @@ class AudioDecoder:
         """Decode packets.
 
         Args:
-            packets: In their order.
-            on_fault: Called with a packet that is corrupt or does not decode, None for the end of the stream, and why. Without it the
-                errors of PyAV are raised.
+            packets: Packets in their order.
+            on_fault: Called with a packet that is corrupt or cannot be decoded (None for the end of the stream), and
+                the reason. Without it PyAV's errors are raised.
         """
         assert self.stream is not None
         decode = self.stream.codec_context.decode

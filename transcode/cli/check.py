@@ -151,11 +151,12 @@ def validate(
 ) -> ValidationReport:
     """Check a finished destination from its bytes and, with `source`, against the videos that it was made from.
 
-    Give the keywords that chose the sources of the run (`include`, `limit`, ...) here too; with those that leave some sources out, only
-    the outputs of the others are checked.
+    Give the keywords that chose the sources of the run (`include`, `limit`, ...) here too; with those that leave some
+    sources out, only the outputs of the others are checked.
 
     Args:
-        destination: What `transcode` or `burst` wrote. A URL is copied to TMPDIR first, and nothing is written behind it.
+        destination: An output folder of `transcode` or `burst`. A URL is copied to TMPDIR first, and nothing is written
+            to the URL.
         source: The folder, file or table that the run took. Must be given by its name.
         progress: Show a progress bar on stderr.
         on_fault: Called with the text of each fault when it is found.

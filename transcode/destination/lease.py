@@ -58,7 +58,7 @@ class Holder:
         since: When it was taken
         beat: Counter that increases while the holder is alive
         released: Whether it was released
-        place: Place where it was taken; "" if unknown
+        place: Identity of the place where it was taken; "" if unknown
     """
 
     number: int

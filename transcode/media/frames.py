@@ -118,11 +118,11 @@ def source_frames(
     """Yield the progressive frames of a window, in order.
 
     Args:
-        source: Just opened, or where `entry` left it.
-        facts: Filled on the way.
-        window: Which frames.
-        max_frames: Of the source, as far as it is decoded.
-        entry: Where decoding begins, if that is known.
+        source: The source, just opened or positioned by `entry`.
+        facts: Filled while frames are read.
+        window: Frames to yield.
+        max_frames: Limit on the source's frames, as far as it is decoded.
+        entry: Where decoding begins, if known.
         on_progress: Called for each decoded frame.
 
     Raises:
@@ -347,22 +347,23 @@ def retimed(
     *,
     max_frames: int = sys.maxsize,
 ) -> Iterator[OutputFrame]:
-    """Yield frames at a constant rate, or with their own times if `clock` is None. Any input gives at least one
-    output frame.
+    """Yield frames at a constant rate, or with their own times if `clock` is None. Any input gives at least one output
+    frame.
 
-    At a constant rate, output k is the frame that is on screen at k / rate, the last one with PTS <= k / rate + tolerance: the frames of
-    ffmpeg's `setpts=PTS-STARTPTS-tolerance/TB,fps=rate:round=up`. One tick of the output is 1 / rate.
+    At a constant rate, output k is the frame that is on screen at k / rate, the last one with PTS <= k / rate +
+    tolerance: the frames of ffmpeg's `setpts=PTS-STARTPTS-tolerance/TB,fps=rate:round=up`. One tick of the output is 1
+    / rate.
 
     Args:
-        frames: Of the source, in order.
+        frames: Source frames, in order.
         clock: Constant rate of the output.
         time_base: Seconds per tick of the source.
-        facts: Filled on the way.
+        facts: Filled while frames are read.
         opening: Tick of the source that is time 0 of the output.
-        end: Tick of the source at which the output ends; None where the last frame does.
+        end: Source tick at which the output ends; None means the end of the last frame.
         first: Number of the first output frame.
         file_base: Seconds per tick of the file that they go into; None means the same as `time_base`.
-        max_frames: Of the output.
+        max_frames: Limit on the output's frames.
 
     Raises:
         LimitError: `check_repeats` refuses what would come next.

@@ -73,7 +73,7 @@ def is_never_visible(source: Source, limits: Limits, on_progress: Callable[[], N
 
     Args:
         source: The open source; it is not read from.
-        limits: Of the run.
+        limits: Limits of the run.
         on_progress: Called for each decoded frame.
     """
     with Source(source.path, max_pixels=limits.max_pixels) as again:

@@ -140,7 +140,7 @@ class FrameStream:
         first_tick: Tick of the first frame
         picture_filter: Filters, planned from the first frame
         output: Format of the output
-        facts: What reading the source showed; complete after the last frame
+        facts: Facts about the source; complete after the last frame
         source_indexes: Number of the source frame that each output frame shows; complete after the last frame
         source_pts: Start of those source frames, in ticks from the first frame displayed; complete after the last frame
     """
@@ -161,14 +161,14 @@ class FrameStream:
         """Decode the first frame.
 
         Args:
-            source: Just opened, or where `entry` left it.
-            settings: Of the run.
-            timing: Which frames, and when the output shows them.
-            entry: Where decoding begins, if that is known.
-            opening: Of a segment: tick of the source that is time 0 of the whole output.
-            first: Of a segment: number of its first output frame in the whole.
-            first_pts: Of a segment: tick of that frame in the whole.
-            num_frames: Of a segment: number of its output frames; None to the end.
+            source: The source, just opened or positioned by `entry`.
+            settings: Settings of the run.
+            timing: Frames of the output, and their times.
+            entry: Where decoding begins, if known.
+            opening: For a segment: source tick that is time 0 of the whole output.
+            first: For a segment: number of its first output frame in the whole.
+            first_pts: For a segment: tick of that frame in the whole.
+            num_frames: For a segment: number of its output frames; None to the end.
             on_progress: Called for each decoded frame.
         """
         self.info, self.facts = source.info, SourceFacts()

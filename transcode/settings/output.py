@@ -94,7 +94,7 @@ class VideoOutput:
     """A video file for each source.
 
     Args:
-        encoder: How its pictures are encoded.
+        encoder: Options of the encoder.
     """
 
     HEADING: ClassVar[str] = "Encoding"

@@ -202,11 +202,11 @@ class RunSettings:
     """Everything that decides the bytes of an output, and the limits it is made under.
 
     Args:
-        output: What is made of each source: a VideoOutput, or a FrameOutput (`burst`).
+        output: Kind of output: a VideoOutput, or a FrameOutput (`burst`).
         retime: When the output shows which frame of the source.
         scale: Size of the output.
-        gate: What an output must reach.
-        limits: What one source may cost.
+        gate: Quality that an output must reach.
+        limits: Limits for one source.
         target: A PSNR that decides the CRF or quality.
     """
 

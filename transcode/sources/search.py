@@ -29,7 +29,7 @@ class SourceSearch:
         exclude: Pattern of names to skip
         keep_source_suffix: Whether outputs are named x.avi.mp4
         progress: Called with the number of files or rows so far
-        seen: That number
+        seen: Number of files or rows so far
         known: Whether a folder is in the destination, by path
         units: Units
         ignored: (path, reason) of files that are not sources

@@ -100,7 +100,7 @@ class MadeSegment:
         source_indexes: Number of the source frame that each output frame shows
         source_pts: Start of those source frames in ticks
         source_state: Size and time of the source when it was read
-        facts: What reading the source showed
+        facts: Facts about the source
         output: Format of the output
         picture: Picture of the output
         num_changes: Number of times that the picture changed in the middle

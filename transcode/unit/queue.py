@@ -95,7 +95,7 @@ class JobQueue:
         Args:
             job: The job.
             made: Its result; None if it was not started, or was lost.
-            is_elsewhere: Whether another worker may succeed where one failed.
+            is_elsewhere: Whether other workers may succeed if one failed.
         """
         was_alone, self._is_alone = self._is_alone, False
         self._num_out -= 1

@@ -62,9 +62,10 @@ def lost_samples(path: str | Path, track_id: int, num_read: int, num_discarded: 
 
     Args:
         path: The file.
-        track_id: Of the pictures.
+        track_id: Id of the video track.
         num_read: Packets that were read, with those that are marked to be discarded.
-        num_discarded: The latter. Edits hide no frames of fragments: libavformat discards those earlier than the fragment before.
+        num_discarded: The latter. Edits hide no frames of fragments: libavformat discards those earlier than the
+            fragment before.
     """
     with suppress(*NOT_UNDERSTOOD):
         movie = _index_of(Path(path))

@@ -45,13 +45,14 @@ class Grid(NamedTuple):
 
 
 def missing_packets(path: str | Path, stream_id: int, zeros: int, *, read_to_end: bool) -> list[str]:
-    """Return what shows that packets of a stream are missing or were not read, a line each. Reads the headers of all packets.
+    """Return what shows that packets of a stream are missing or were not read, a line each. Reads the headers of all
+    packets.
 
     Args:
-        path: Of the file.
+        path: The file.
         stream_id: PID of the stream.
         zeros: Number of zeros that the file ends in.
-        read_to_end: Whether what stands before and behind the stream was wanted.
+        read_to_end: Whether the stream was read from its start to its end.
     """
     with open_regular(path) as file:
         head = file.read(HEAD_BYTES)
@@ -145,7 +146,7 @@ def _new_tables(block: Bytes, ids: Numbers, is_packet: Flags, before: dict[int, 
     Args:
         block: Packets.
         ids: PID of each.
-        is_packet: Which are valid packets.
+        is_packet: Flags of the valid packets.
         before: Last count of each PID; updated.
     """
     import numpy as np

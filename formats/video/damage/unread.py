@@ -51,12 +51,13 @@ class Box(NamedTuple):
 
 
 def second_file(path: str | Path, format_name: str, last_byte: int) -> list[str]:
-    """Return a line where another file begins within a file, whose frames libavformat does not read, or takes for those of the first.
+    """Return a line where another file begins within a file, whose frames libavformat does not read, or takes for those of
+    the first.
 
     Args:
-        path: Of the file. All of it is searched, but for MP4, MOV and AVI.
+        path: The file. All of it is searched, except for MP4, MOV and AVI.
         format_name: libavformat's, up to the first comma.
-        last_byte: Where the last packet ends that libavformat read.
+        last_byte: End of the last packet that libavformat read.
     """
     begin = None
     with suppress(*NOT_UNDERSTOOD):
@@ -263,7 +264,7 @@ def parts_passed_over(path: str | Path, format_name: str) -> list[str]:
     """Return what a file has that was not read, a line each. Reads the headers of all of its parts.
 
     Args:
-        path: Of the file.
+        path: The file.
         format_name: libavformat's, up to the first comma.
     """
     walk = WALKS.get(format_name)

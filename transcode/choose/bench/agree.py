@@ -46,7 +46,7 @@ class Verdict:
     """Whether a loader is correct.
 
     Attributes:
-        fault: Where it is wrong, and by how much; None if it is correct
+        fault: First wrong frame, and by how much it differs; None if all are correct
         lowest_db: Lowest PSNR of the compared pictures; inf if all are equal
         compared: Number of pictures
     """
