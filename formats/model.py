@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 Point = tuple[Fraction, Fraction]
-CHROMATICITY_UNIT, LUMINANCE_UNIT = 50_000, 10_000  # of the integers in HEVC's SEI message and in mp4's mdcv
+CHROMATICITY_UNIT, LUMINANCE_UNIT = 50_000, 10_000  # units of the integers in HEVC's SEI message and in mp4's mdcv
 
 
 class SourceState(NamedTuple):

@@ -60,10 +60,10 @@ def file_time_base(container: str, time_base: Fraction, *, is_constant: bool) ->
     return Fraction(1, most - most % time_base.denominator or most)
 
 
-TOLERANCE = Fraction(1, 4)  # of the usual frame interval
+TOLERANCE = Fraction(1, 4)  # share of the usual frame interval
 MAX_VARIABLE_TOLERANCE_SECONDS = Fraction(5, 1000)
 WHOLE_TICKS_FROM = 4
-USUAL_RATE = Fraction(25)  # where neither timestamps nor the header give one
+USUAL_RATE = Fraction(25)  # if neither timestamps nor the header give one
 
 
 def exact_seconds(seconds: float) -> Fraction:
@@ -113,7 +113,7 @@ class Tolerance:
         return abs(exact_seconds(one) - exact_seconds(other)) <= self.seconds
 
 
-LEAST_KNOWN = Tolerance(MAX_VARIABLE_TOLERANCE_SECONDS)  # where nothing is known of a video
+LEAST_KNOWN = Tolerance(MAX_VARIABLE_TOLERANCE_SECONDS)  # for a video of which nothing is known
 
 
 @dataclass(frozen=True, slots=True)

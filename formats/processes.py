@@ -35,10 +35,10 @@ TAKEN, MEMORY, WORK, CORES = range(4)  # the numbers that parent and child share
 LEFT_TO_PARENT = {signal.SIGINT, signal.SIGUSR1, signal.SIGHUP}
 LONGEST_WAIT_SECONDS = 10**6
 SECONDS_TO_END = 10
-SIZE_BYTES = 8  # of the length in front of a message
+SIZE_BYTES = 8  # size of the length before a message
 PR_SET_PDEATHSIG = 1
 MAX_OPEN_FILES, MAX_FILE_BYTES = 1024, 1 << 42
-LEAST_MEMORY_BYTES = 2 << 30  # a 4K video needs it, whatever the others of its machine do
+LEAST_MEMORY_BYTES = 2 << 30  # a 4K video needs this much, even on a busy machine
 MEMORY_SHARE = 0.9
 CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -87,7 +87,7 @@ class Channel:
         while len(view):
             try:
                 count = self._socket.recv_into(view)
-            except ConnectionResetError:  # it ended before it had read all that was sent
+            except ConnectionResetError:  # it ended before it had read everything
                 count = 0
             if not count:
                 raise EOFError
@@ -134,7 +134,7 @@ class Process:
         import tempfile
 
         self.num_calls = 0
-        self._owner = os.getpid()  # a fork of this process must leave it alone
+        self._owner = os.getpid()  # a fork of this process must not use it
         ours, theirs = socket.socketpair()
         with theirs, tempfile.TemporaryFile() as shared, ExitStack() as opened:
             opened.callback(ours.close)
@@ -253,7 +253,7 @@ def _started(command: Sequence[str], **how: Any) -> tuple[subprocess.Popen[bytes
             raise found
         return found, keeper
     finally:
-        del found  # or an error would keep this frame, and this frame the error
+        del found  # otherwise an error and this frame would keep each other alive
 
 
 def interpreter() -> list[str]:

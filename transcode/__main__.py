@@ -14,7 +14,7 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy would start a thread for each core, and use none
     from vidprep.transcode.cli.main import main as command_line
 
-    atexit.register(gc.freeze)  # or Python would look for garbage in all that was imported, for 50 ms
+    atexit.register(gc.freeze)  # otherwise Python spends 50 ms on garbage collection of imported modules at exit
     code: str | int | None = 0
     try:
         command_line(prog_name="vidprep")
@@ -32,7 +32,7 @@ def _written(code: str | int | None) -> str | int | None:
         sys.stdout.flush()
     except OSError as error:
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())  # what the buffer still holds goes there
+        os.dup2(null, sys.stdout.fileno())  # discard what the buffer still contains
         os.close(null)
         if not code and error.errno != errno.EPIPE:
             sys.stderr.write(f"vidprep: stdout: {error.strerror}\n")

@@ -338,7 +338,7 @@ BOUNDS = {each.name: each.metadata.get("bounds", (None, None)) for each in field
 _CHECKS = {name: check_of(kind, *BOUNDS[name]) for name, kind in COLUMNS.items()}
 REQUIRED = ("id", "file_name", "source", "status")
 _NEVER_NONE = frozenset({*REQUIRED, "attempts", "warnings", "warning_codes"})
-LABEL_PREFIX = "label_"  # of 0.1.0, whose labels stood among the columns
+LABEL_PREFIX = "label_"  # version 0.1.0 stored labels among the columns, with this prefix
 REMOVED = "removed"  # the status of a line of the journal that takes a row away
 
 
@@ -395,7 +395,7 @@ def checked(row: ManifestRow) -> ManifestRow:
 def unwritable(row: ManifestRow, why: str) -> ManifestRow:
     """Return a failed row that replaces one that cannot be written, with all values that fit."""
     kept = {name: getattr(row, name) for name, fits in _CHECKS.items() if fits(getattr(row, name))}
-    if not {"warnings", "warning_codes"} <= kept.keys():  # each is nothing without the other
+    if not {"warnings", "warning_codes"} <= kept.keys():  # one is useless without the other
         kept |= {"warnings": [], "warning_codes": []}
     named = {name: shown(getattr(row, name)) for name in ("id", "file_name", "source")} | kept
     failed = {"status": "failed", "stage": "manifest", "error": ManifestError.__name__, "message": why}

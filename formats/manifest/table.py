@@ -271,7 +271,7 @@ def _rows_of(path: Path, only: Collection[str] | None) -> Iterator[ManifestRow]:
                 row = row_from_dict(values)
                 row.labels = labels.of(id_)
                 yield row
-        if count != file.metadata.num_rows:  # of a damaged column it gives the rows that all columns have
+        if count != file.metadata.num_rows:  # for a damaged column pyarrow returns the rows that all columns have
             raise ValueError(f"{count} of its {file.metadata.num_rows} rows can be read")
 
 

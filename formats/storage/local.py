@@ -243,7 +243,7 @@ class LocalStorage:
             try:
                 os.link(partial, path)
             except FileExistsError:
-                return partial.exists() and partial.stat().st_nlink == 2  # it was made, and the answer was lost
+                return partial.exists() and partial.stat().st_nlink == 2  # it was created, and the reply was lost
             except FileNotFoundError:
                 return False  # a run that has started meanwhile removed it
             except OSError as error:

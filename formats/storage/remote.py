@@ -123,7 +123,7 @@ class ObjectStorage:
             failed = StorageError(f"cannot be reached: {error.strerror or error}", path=url)
             failed.exit_code = STOPPED_CODE
             raise failed from error
-        except Exception as error:  # drivers raise classes of their own, and some want more than a URL
+        except Exception as error:  # drivers raise their own classes, and some need more than a URL
             raise StorageError(f"cannot be opened: {type(error).__name__}: {error}", path=url) from error
         self._is_atomic = protocol in OBJECT_STORES
         self._is_own = protocol == "memory"  # other processes do not see it
@@ -270,7 +270,7 @@ class ObjectStorage:
         try:
             if self.has_conditions:
                 tag = self._swap(name, data, NONE)
-                # Refused, and still its own: it was written, and the answer was lost on its way.
+                # Refused although it is ours: it was written, and the reply was lost.
                 if tag is None and not self._holds(name, data):
                     return False
                 self._created[name] = tag or self._tag_of(name)
@@ -282,7 +282,7 @@ class ObjectStorage:
                 return True
         except NoConditionsError:
             self.has_conditions = False
-        if self._knows_conditions:  # or so it was thought, and this one does not
+        if self._knows_conditions:  # the protocol has conditions, but this store does not support them
             if self.file(name) is None:
                 self.send(name, data)
             return self._holds(name, data)
@@ -413,7 +413,7 @@ class ObjectStorage:
                     reason = f"{type(error).__name__}: {error}".rstrip(": ")
                     failed = StorageError(f"could not be {done}{tried}: {reason}", path=f"{self.url}/{name}")
                     if not permanent or isinstance(error, PermissionError):
-                        failed.exit_code = STOPPED_CODE  # nothing that was asked for is wrong
+                        failed.exit_code = STOPPED_CODE  # the request itself is valid
                     raise failed from error
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause *= 2

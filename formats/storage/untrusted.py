@@ -94,7 +94,7 @@ PICTURE_SIDE_MAX = 1 << 16
 # Real manifests and indexes stay far below this. Above it, the sizes of the files that the values refer to are checked.
 VALUES_PER_BYTE, VALUES_ALLOWED = 64, 1_000_000
 ROWS_ALLOWED = 1000
-SEAL, FOOTER_END = b"vidprep footer", 8  # the latter: the length of a Parquet footer in four bytes, then PAR1
+SEAL, FOOTER_END = b"vidprep footer", 8  # FOOTER_END: length of a Parquet footer in four bytes, then PAR1
 
 
 class NotRegularError(OSError):

@@ -84,7 +84,7 @@ def labels_in(content: Mapping[str, Any], facts: Collection[str] = FACTS) -> dic
 
 
 KEPT_HANDLES = 16
-SEARCHED_IDS = 20_000  # for one that is like a misspelt one
+SEARCHED_IDS = 20_000  # in a search for ids similar to an unknown one
 MAX_RATE = 1_000_000
 SOURCE_COLUMNS = ["source_frames", "source_pts", "source_time_base_num", "source_time_base_den"]
 Frames = npt.NDArray[np.uint8]
@@ -321,7 +321,7 @@ class StoredVideo:
         count, rate = len(self), self.frame_rate
         if rate is not None:
             return float(count / rate) if self.facts.pts is None else float(self.timestamps[-1]) + float(1 / rate)
-        if count == 1:  # of which nothing is known but that it is shown
+        if count == 1:  # whose duration is unknown
             return float(self.facts.time_base or 1)
         return float(self.timestamps[-1]) * count / (count - 1)
 

@@ -62,7 +62,7 @@ NEEDED = [
     "container",
 ]
 KIND = "encoded"
-FRAMES_UNASKED = 1_000_000  # of a video that claims more, its size is looked at: a frame takes a byte or more
+FRAMES_UNASKED = 1_000_000  # above this, the size of the video is checked: a frame takes at least one byte
 
 
 def open_here(folder: Path, options: ReadOptions) -> VideoStore:

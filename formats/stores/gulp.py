@@ -41,7 +41,7 @@ from vidprep.formats.stores.shards import StoreLayout
 
 OWN_FACTS = ("id", "frame_rate", "num_frames", "width", "height")
 SIZE_MAX = 1 << 32
-SHARDS_MAX = 100_000  # of one run
+SHARDS_MAX = 100_000  # per run
 LABELS_NAME = "label2idx.json"
 
 

@@ -72,7 +72,7 @@ LATER = pa.schema(
     [("source_pts", pa.list_(pa.int64())), ("source_time_base_num", pa.int64()), ("source_time_base_den", pa.int64())]
 )
 WRITTEN = pa.schema([*COLUMNS, *LATER])
-TAKEN = frozenset([*WRITTEN.names, *COLUMN_NAMES])  # as a manifest has them, and these here besides
+TAKEN = frozenset([*WRITTEN.names, *COLUMN_NAMES])  # columns of a manifest, and those of the index
 FrameTimes = tuple[npt.NDArray[np.int64], Fraction, Fraction | None]
 PLACES = ["shard", "width", "height", "offsets", "sizes", "crc32"]
 
@@ -341,7 +341,7 @@ class FrameIndex:
         if source is not None:
             source.close()
 
-    __del__ = close  # a thread of Arrow's may hold the file for a moment after the last read
+    __del__ = close  # one of Arrow's threads may hold the file for a moment after the last read
 
     def __len__(self) -> int:
         return int(self._file.metadata.num_rows)

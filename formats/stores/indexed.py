@@ -28,7 +28,7 @@ from vidprep.formats.stores.index import INDEX_NAME, FrameIndex, FrameLocations,
 from vidprep.formats.stores.shards import StoreLayout
 from vidprep.formats.video import resized, resized_picture
 
-# A few kB can claim any size, and can ask for it to be gone through any number of times; an encoder makes some ten scans.
+# A few kB can claim any size and any number of scans; encoders write about ten scans.
 MAX_PIXELS, MAX_SCANS = 1 << 28, 100
 JFIF_FORMATS = {"yuvj420p", "yuvj422p", "yuvj444p", "gray"}
 START_OF_FRAME, START_OF_SCAN = range(0xC0, 0xC2), 0xDA

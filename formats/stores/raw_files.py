@@ -179,14 +179,14 @@ class _CountingReader(VideoReader):
 
     def _read_from_keyframe(self, wanted: Collection[int]) -> Iterator[tuple[int, VideoFrame]]:
         last = max(wanted)
-        self.close()  # what cannot be trusted to seek can be opened again
+        self.close()  # seeking may be unreliable, reopening is not
         self._open()
         number = 0
         decoder = self._stream.codec_context
         held_back = HeldBackFrames(decoder.name)
         for packet in chain(demuxed(self._container, self._stream), [None]):
             frames: list[VideoFrame] = []
-            with suppress(AvError):  # a damaged packet was passed over in the scan too
+            with suppress(AvError):  # the scan skipped the damaged packet too
                 frames = [] if packet is None else held_back.before(packet, decoder)
                 frames += decoder.decode(packet)
             for frame in frames:

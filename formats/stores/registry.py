@@ -38,7 +38,7 @@ class ReadOptions:
 
 
 ENCODED = "encoded"
-SEARCHED = 1000  # folders in one that is no store
+SEARCHED = 1000  # subfolders that are searched for stores, to name them
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class ShardWriter:
     def __init__(self, root: Path, layout: StoreLayout, shard_bytes: int, run: int) -> None:
         self._root, self._layout, self._shard_bytes, self._run = root, layout, shard_bytes, run
         self._number = self._end = 0
-        self._fd: int | None = None  # of the newest shard, which is not whole yet
+        self._fd: int | None = None  # of the newest shard, which is incomplete
         self._to_disk = ThreadPoolExecutor(1)
         self._flushes: list[Future[None]] = []
         self._flushed = 0  # bytes of the newest shard that are on the disk, or on their way

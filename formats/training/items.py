@@ -162,7 +162,9 @@ class ItemRandomness:
 
 def stream(key: RandomKey, name: RandomStream) -> np.random.Generator:
     """Return a random generator for one purpose, independent of those for other purposes."""
-    return np.random.default_rng((*key, STREAMS.index(name) + 1))  # behind 0, which NumPy takes for the key without it
+    return np.random.default_rng(
+        (*key, STREAMS.index(name) + 1)
+    )  # not 0, with which NumPy's seed equals the shorter key
 
 
 class ItemLabels(dict[str, Any]):
@@ -207,7 +209,7 @@ def register_torch_collate() -> None:
     collate.default_collate_fn_map[ItemLabels] = of_torch
 
 
-NO_CLASS = -100  # what torch's losses ignore
+NO_CLASS = -100  # torch's losses ignore this class
 Where: TypeAlias = "Callable[[dict[str, Any]], bool] | pc.Expression"
 
 

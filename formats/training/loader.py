@@ -40,7 +40,7 @@ from vidprep.formats.training.worker_pool import WorkerExit, WorkerPool
 GIBIBYTE = 1 << 30
 BLOCK_FRAMES = 128
 MAX_BATCHES = 16
-MIN_BATCHES = 3  # one in the hands of the training loop, one ready, one being made
+MIN_BATCHES = 3  # one in use by the training loop, one ready, one being made
 FREE_BATCHES = 2
 DEATHS_PER_ITEM = 3
 HORIZON = 4
@@ -132,7 +132,7 @@ class PrefetchLoader:
     ) -> None:
         self.dataset, self._items = _with_items(dataset)
         workers = _one_of(workers, num_workers)
-        if num_workers == 0:  # torch's word for this process
+        if num_workers == 0:  # torch's meaning: work in this process
             workers, processes = 1, False
         batch_size, workers, cache_bytes = (
             whole(name, value, 1)
@@ -179,7 +179,7 @@ class PrefetchLoader:
         self._plan: Iterator[_Batch] = iter(())
         self._coming: deque[_Batch] = deque()
         self._planned = 0  # items that were ever planned: the position of the next
-        self._drawn: list[int] | None = None  # by a sampler that cannot be asked for the order of an epoch again
+        self._drawn: list[int] | None = None  # order from a sampler that cannot repeat an epoch
         self._deaths: dict[int, int] = {}
         self._resets = 0
         self._running: _Epoch | None = None
@@ -362,7 +362,7 @@ class PrefetchLoader:
         """Worker of each item. Parts of videos are assigned largest first, so that all workers have similar work."""
         blocks = self.dataset.blocks(np.arange(len(self.dataset)), BLOCK_FRAMES)
         sizes = np.bincount(blocks)
-        turn = np.arange(len(sizes)) % (2 * self.workers)  # to and fro: 0 1 2 2 1 0
+        turn = np.arange(len(sizes)) % (2 * self.workers)  # back and forth: 0 1 2 2 1 0
         owners = np.empty(len(sizes), np.int16)
         owners[np.argsort(-sizes, kind="stable")] = np.minimum(turn, 2 * self.workers - 1 - turn)
         return owners[blocks]

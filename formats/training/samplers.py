@@ -393,7 +393,7 @@ class _AtTimes(ClipSampler):
         if high is None or self.policy == "drop":
             high = min(last, np.inf if high is None else high)
         if self.sampling_range_end is None and self.policy in ("repeat_last", "wrap") and high <= low < end:
-            high = np.nextafter(low, end)  # of a video that is too short, the clip from its beginning on
+            high = np.nextafter(low, end)  # for a video that is too short: start at its beginning
         return low, min(high, end)
 
     @abstractmethod

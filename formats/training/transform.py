@@ -30,7 +30,7 @@ TO_YCBCR = np.array([[0.299, 0.587, 0.114], [-0.168736, -0.331264, 0.5], [0.5, -
 YCBCR_OFFSET = np.array([0, 128, 128], np.float32)
 # Mean and standard deviation of ImageNet, scaled to 0..1, as torchvision's models expect.
 IMAGENET: MeanStd = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-AXES = {"THWC": (0, 1, 2, 3), "TCHW": (0, 2, 3, 1), "CTHW": (1, 2, 3, 0)}  # where T, H, W and C are
+AXES = {"THWC": (0, 1, 2, 3), "TCHW": (0, 2, 3, 1), "CTHW": (1, 2, 3, 0)}  # positions of T, H, W and C
 RESIZED_CROP = (0.08, 1.0), (3 / 4, 4 / 3)
 TRIES = 10
 

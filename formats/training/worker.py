@@ -43,7 +43,7 @@ class FrameCache:
         self._uses: dict[FrameKey, deque[int]] = {}
         self._kept: dict[FrameKey, Frames] = {}
         self._next: dict[FrameKey, int] = {}
-        self._farthest: list[tuple[int, FrameKey]] = []  # a heap; entries that _next contradicts are out of date
+        self._farthest: list[tuple[int, FrameKey]] = []  # a heap; entries that differ from _next are outdated
         self.size_bytes = 0
 
     def announce(self, key: FrameKey, position: int) -> None:
@@ -273,7 +273,7 @@ class Worker:
             try:
                 id_, numbers = self._dataset.locate(index, epoch)
             except (StoreError, OSError):
-                continue  # told when it is made
+                continue  # reported when the item is made
             for number in dict.fromkeys(numbers.tolist()):
                 self._cache.announce((id_, number), position)
 
@@ -321,7 +321,7 @@ class Worker:
         except StoreError:
             if not also:
                 raise
-            self._decode(id_, missing, set())  # it may be the others that cannot be decoded
+            self._decode(id_, missing, set())  # perhaps only the additional frames cannot be decoded
         if len(first) < len(numbers):
             frames[:] = frames[[first[number] for number in numbers]]
         return len(numbers) - len(missing)
@@ -330,7 +330,7 @@ class Worker:
         """Decode frames into their rows, and into the cache those that are needed again and those in `also`."""
         fresh: dict[int, Frames] = {}
         by_due = sorted({*missing, *also}, key=lambda number: self._cache.due((id_, number)))
-        for number in by_due:  # in this order none displaces one before it
+        for number in by_due:  # in this order no frame evicts an earlier one
             place = self._cache.place((id_, number), self._shape_of(id_))
             if place is not None:
                 fresh[number] = place
@@ -380,7 +380,7 @@ class _Line:
     def get(self) -> Any:
         try:
             return self._channel.receive()
-        except EOFError:  # the loader is gone
+        except EOFError:  # the loader has ended
             return None
 
     def empty(self) -> bool:

@@ -142,7 +142,7 @@ def _listen(worker: int, process: Process, line: Line, speaker: threading.Thread
         gone = WorkerExit(0, message.error)
     except DiedError as died:
         gone = WorkerExit(died.exit_code)
-    process.kill()  # or it would take what is still sent for calls
+    process.kill()  # otherwise it would interpret remaining messages as calls
     line.put(None)
     speaker.join()
     process.close()

@@ -50,7 +50,7 @@ class HeldBackFrames:
 HOLD_TURNS = {
     "h264",
     "hevc",
-}  # where a display matrix holds for later frames too; of others every frame speaks for itself
+}  # codecs in which a display matrix holds for later frames too; in others each frame has its own
 
 
 class FrameProperties(NamedTuple):
@@ -114,8 +114,8 @@ class _Shapes:
     def __init__(self, declared: Fraction) -> None:
         self._declared = self._last = declared
         self._is_followed: bool | None = None
-        self._has_told = False  # a stream that no longer tells has square pixels
-        self._waiting: list[tuple[int | None, Fraction]] = []  # PTS of the keyframe that brought it
+        self._has_told = False  # a stream without a ratio from here on has square pixels
+        self._waiting: list[tuple[int | None, Fraction]] = []  # PTS of the keyframe that contained it
         self._now: Fraction | None = None
 
     def see(self, keyframe: Packet[VideoStream], decoder: VideoCodecContext) -> None:
@@ -145,8 +145,8 @@ class _Turns:
     def __init__(self) -> None:
         self._held: bytes | None = None
         self._times_given = 0
-        self._looks = False  # at frames: that takes as long as to decode a small one
-        self._told: list[int] = []  # PTS of packets that say something
+        self._looks = False  # whether to inspect frames, which takes as long as decoding a small one
+        self._told: list[int] = []  # PTS of packets with an orientation
 
     def see(self, pts: int | None) -> None:
         """Record a packet with an orientation, by its PTS."""
@@ -156,7 +156,7 @@ class _Turns:
 
     def of(self, frames: Iterable[VideoFrame]) -> Iterator[tuple[VideoFrame, bytes | None]]:
         """Yield each frame with the matrix that holds for it."""
-        doubtful: VideoFrame | None = None  # a keyframe without one
+        doubtful: VideoFrame | None = None  # a keyframe without a matrix
         for frame in frames:
             own = display_matrix(frame) if self._looks else None
             if own is None and self._has_orientation(frame):

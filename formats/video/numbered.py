@@ -22,7 +22,7 @@ from vidprep.formats.model import VideoFacts, rescale
 from vidprep.formats.video.pyav import demuxed, fraction, open_input, reason_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url
 
-# libavcodec guesses how far H.264 reorders that does not say so, and drops what comes later than it guessed; this way it expects the most.
+# If H.264 does not declare its reordering, libavcodec guesses it and drops later frames; this option makes it assume the maximum.
 DECODER_OPTIONS = {"h264": {"strict": "1"}}
 
 

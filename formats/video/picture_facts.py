@@ -121,7 +121,7 @@ def _header(codec: str, light: HdrMetadata) -> bytes:
     video = _whole(0xB0, 16) + _whole(0xBA, 16) + _element(0x55B0, colour)  # width, height, Colour
     track = _whole(0xD7, 1) + _whole(0x73C5, 1) + _whole(0x83, 1)  # number, UID, type: video
     track += _element(0x86, CODECS[codec].matroska_id.encode()) + _element(0xE0, video)
-    cluster = _element(0x1F43B675, _whole(0xE7, 0))  # with which a header ends
+    cluster = _element(0x1F43B675, _whole(0xE7, 0))  # which ends a header
     segment = _element(0x1549A966, b"") + _element(0x1654AE6B, _element(0xAE, track)) + cluster
     return _element(0x1A45DFA3, _element(0x4282, b"matroska")) + _element(0x18538067, segment)
 
@@ -236,7 +236,7 @@ def _matroska_cropping(stream: VideoStream) -> Cropping:
         with av.logging.Capture(), open_output(header, format="matroska", options={}) as container:
             container.add_stream_from_template(stream, opaque=True)
             container.start_encoding()
-    except (OSError, ValueError):  # a stream that Matroska does not hold
+    except (OSError, ValueError):  # a stream that Matroska cannot hold
         return NO_CROPPING
     found = {
         PIXEL_CROP[name]: int.from_bytes(value) for name, value in elements(header.getvalue()) if name in PIXEL_CROP

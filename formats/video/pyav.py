@@ -84,7 +84,7 @@ def open_input(
     """
     if isinstance(file, str) and file.startswith("file:"):
         check_regular(file.removeprefix("file:"))
-    with nullcontext() if probes else av.logging.Capture():  # of each decoder that was not opened
+    with nullcontext() if probes else av.logging.Capture():  # libavformat logs each decoder that was not opened
         asked = {} if probes else NO_DECODER
         return cast(
             InputContainer, av.open(file, "r", options=options, container_options=asked, hwaccel=hwaccel, **_METADATA)

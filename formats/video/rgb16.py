@@ -19,14 +19,14 @@ from vidprep.formats.video.rgb import PACKED, converted, matrix_of
 Rgb16Array = npt.NDArray[np.uint16]
 WHITE = 65535
 FULL_RANGE = 2
-# ITU-T H.273, table 4: of red and blue, how much of luma they are; what is not here is taken for BT.601, as libswscale does.
+# ITU-T H.273, table 4: weights of red and blue in luma. Other matrices are treated as BT.601, as libswscale does.
 WEIGHTS = {1: (0.2126, 0.0722), 4: (0.30, 0.11), 7: (0.212, 0.087), 9: (0.2627, 0.0593), 10: (0.2627, 0.0593)}
 BT601 = 0.299, 0.114
 
 
 def deep_rgb(frame: VideoFrame, size: tuple[int, int] | None) -> Rgb16Array:
     """Return (H, W, 3), scaled to (height, width). Raises PyAV's errors."""
-    depth = max(8, *(component.bits for component in frame.format.components))  # what has less is made into eight
+    depth = max(8, *(component.bits for component in frame.format.components))  # fewer bits are expanded to eight
     if frame.format.is_rgb:
         picture = _of_rgb(frame, depth)
         return picture if size is None else deep_resized(picture, size)

@@ -96,7 +96,7 @@ def jump_to(source: Source, keyframe: int, origin_pts: int, frames_before: int, 
     wanted = keyframe + origin_pts
     source.seek(wanted)
     packets = source.packets()
-    # A seek may land on a keyframe before, as containers that are seeked by DTS do.
+    # A seek may land on an earlier keyframe, in containers that seek by DTS.
     first = next((packet for packet in packets if _is_entry(packet) and (packet.pts or 0) >= wanted), None)
     if first is None or first.pts != wanted:
         raise ReadError(f"a seek to tick {keyframe} does not find the keyframe there", path=source.path)
@@ -152,7 +152,7 @@ def seek_to(source: Source, window: Window) -> SeekPoint:
     entries: list[tuple[int, int]] = []  # place in `waiting` and tick of each keyframe
     stamps: list[int] = []
     num_past = 0
-    needs_all = False  # from the first packet that later ones need
+    needs_all = False  # from the first packet on that later ones need
     for packet in following:
         needs_all |= shown_by(packet).needed_later
         if packet.pts is None:

@@ -24,7 +24,7 @@ from av.video.stream import VideoStream
 # More than what is read of them takes: of a slice or a picture parameter set, and of any unit.
 HEADER_BYTES, UNIT_BYTES = 64, 4096
 WITH_CHROMA_FORMAT = {44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244}
-RECOVERY_POINT, DISPLAY_ORIENTATION = 6, 47  # kinds of supplemental information (H.264 and H.265, annex D)
+RECOVERY_POINT, DISPLAY_ORIENTATION = 6, 47  # types of SEI messages (H.264 and H.265, annex D)
 START_CODE = b"\0\0\1"
 PADDING = 15  # type of open bitstream units
 
@@ -138,7 +138,7 @@ class _Parameters:
     def __init__(self) -> None:
         self._in_use: set[bytes] = set()
         self._brought: set[bytes] = set()
-        self.are_used = False  # by a frame
+        self.are_used = False  # whether a frame has used them
 
     def take(self, unit: bytes) -> None:
         self._brought.add(unit)
@@ -213,7 +213,7 @@ class _H264:
 
     def _opens_frame(self, unit: bytes) -> bool:
         """Return whether a slice is the first one of a frame."""
-        if not unit[1] & 0x80:  # it begins at another macroblock than the first
+        if not unit[1] & 0x80:  # it does not begin at the first macroblock
             return False
         bits = _Bits(_without_emulation(unit[1:], HEADER_BYTES))
         bits.ue(), bits.ue()
@@ -375,7 +375,7 @@ class _Vp9:
         bits.u(2)
         if bits.u(1) + 2 * bits.u(1) == 3:
             bits.u(1)
-        if bits.u(1):  # a frame that is shown again
+        if bits.u(1):  # show_existing_frame
             return True
         bits.u(1)
         return bool(bits.u(1))

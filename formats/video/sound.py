@@ -29,7 +29,7 @@ from vidprep.formats.video.source import READ_OPTIONS, file_url
 
 Samples = npt.NDArray[np.float32]
 PREROLL_SECONDS = Fraction(1, 4)  # decoders depend on previous audio: Opus on 80 ms
-FILTER_SECONDS = Fraction(1, 20)  # what a resampled sample is made of lies closer than this
+FILTER_SECONDS = Fraction(1, 20)  # a resampled sample depends only on samples closer than this
 HOLE_SECONDS = Fraction(1, 10)
 
 
@@ -119,7 +119,7 @@ class Sound:
         counts_samples = (1 / (base * rate)).denominator == 1
         begin = self._origin + Fraction(low, rate) - PREROLL_SECONDS
         if not (counts_samples and begin > 0 and self._seek(math.floor(begin / base))) and not self._is_at_start:
-            self.close()  # a seek to 0 does not give what lies before, on which the first samples lean
+            self.close()  # a seek to 0 omits the packets before it, on which the first samples depend
             self._open()
         self._is_at_start = False
         due: int | None = None

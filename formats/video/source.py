@@ -60,11 +60,13 @@ MISSED_BEFORE = "mmco: unref short failure"
 ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 
 BI_RGB = "\0\0\0\0"  # the tag of uncompressed RGB in AVI; its fourth byte is not used (BITMAPINFOHEADER, Windows GDI)
-THEORA_HEADER = 0x80  # of its first byte: a header, which chained files have again in the middle (Theora I, 6.1)
+THEORA_HEADER = (
+    0x80  # bit of the first byte that marks a header, which chained files repeat in the middle (Theora I, 6.1)
+)
 # vidprep counts their packets itself (damage/transport.py): libavformat marks those before the seam of joined recordings as corrupt.
 COUNTED_ITSELF = {"mpegts"}
-HEAD_PACKETS, HEAD_BYTES = 64, 16 << 20  # that show how far apart frames are
-STREAM_PACKETS = 2000  # that show which stream has more than one picture
+HEAD_PACKETS, HEAD_BYTES = 64, 16 << 20  # read to find the distance of frames
+STREAM_PACKETS = 2000  # read to find a stream with more than one picture
 
 
 def file_url(path: str | Path) -> str:
@@ -98,7 +100,7 @@ class Source:
         self._own_names: frozenset[str] | None = None
         self._head: deque[Packet[VideoStream]] = deque()  # packets that were read ahead
         self._reading = self._read()
-        self.begins_inside = False  # decoding, so that pictures before are missed
+        self.begins_inside = False  # whether decoding began in the middle, so that earlier pictures are missing
         try:
             self._container = self._open(max_pixels)
             self._stream = self._best_stream()
@@ -241,7 +243,7 @@ class Source:
             context.extradata = self._stream.codec_context.extradata
         context.options = {"max_pixels": str(max_pixels)}
         context.thread_count = threads
-        context.flags |= Flags.unaligned  # or what is cropped on the left is cropped to a multiple of 64
+        context.flags |= Flags.unaligned  # otherwise cropping on the left is rounded to a multiple of 64
         return context
 
     def _names_of_other_decoders(self) -> frozenset[str]:
@@ -280,7 +282,7 @@ class Source:
             if len(self._head) >= HEAD_PACKETS or size > HEAD_BYTES:
                 break
         known = sorted({p.pts for p in self._head if p.pts is not None and not p.is_discard})
-        is_sparse = any(p.pts is None for p in self._head)  # as of program streams with several frames in a packet
+        is_sparse = any(p.pts is None for p in self._head)  # as in program streams with several frames per packet
         if not known or is_sparse:  # raw streams have no timestamps
             known = list(accumulate(p.duration or 0 for p in self._head))
         if len(self._head) >= HEAD_PACKETS and (latest := self._head[-1].dts) is not None:
@@ -294,7 +296,7 @@ class Source:
             self.info.format_name == "avi"
         )  # the number of a packet is its time, and the decoder puts it in order
         while True:
-            self._log.clear()  # what encoders and filters said since
+            self._log.clear()  # messages of encoders and filters
             try:
                 packet = next(packets)
             except StopIteration:
@@ -345,11 +347,7 @@ class Source:
             if packet is not None:
                 frames = self._held_back.before(packet, self._decoder)
             frames += self._decoder.decode(packet)
-        except (
-            AvError,
-            OSError,
-            ValueError,
-        ) as error:  # one bad packet, by whichever name: the decoder goes on with the next
+        except (AvError, OSError, ValueError) as error:  # one bad packet: the decoder continues with the next
             if isinstance(error, MemoryError):
                 raise
             self._damage_log.record_refusal(reason_of(error))

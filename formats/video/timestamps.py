@@ -28,7 +28,7 @@ else:
 REORDER_FRAMES = 16
 # Frames that are always held back, whatever the packets tell.
 NEIGHBOURS = 2
-# Frames by which a clock that was set back is behind at least: program streams step back by one.
+# Smallest jump back, in frames, that counts as a reset clock: program streams step back by one frame.
 LEAST_JUMP = 1.5
 # Packets as large as pictures are not read ahead any further than this.
 AHEAD_BYTES = 16 << 20
@@ -81,7 +81,7 @@ class PacketsAhead:
         self._queued_bytes = 0
         self._num_read = self._num_fed = 0
         self._coming: dict[int, int] = {}  # timestamp: number of its packet
-        self._earliest: list[int] = []  # a heap of these timestamps, and of some that have come
+        self._earliest: list[int] = []  # a heap of these timestamps, and of some that were already returned
         self.num_lost = 0
 
     def __iter__(self) -> Iterator[VideoPacket]:
@@ -138,7 +138,7 @@ class _Clock:
         self._shift = 0
         self._newest: int | None = None
         self._newest_duration = 0
-        self._given: int | None = None  # as it was read; None when this clock has given none
+        self._given: int | None = None  # last assigned timestamp as it was read; None before the first
         self._last: int | None = None  # the same on the time line
 
     def guess(self) -> int:
@@ -156,7 +156,7 @@ class _Clock:
             return True
         if following is None or self._newest is None or stamp >= min(self._newest, following):
             return False
-        if self._newest - stamp < LEAST_JUMP * self.usual:  # a slip of the writer, and not another clock
+        if self._newest - stamp < LEAST_JUMP * self.usual:  # an inaccuracy of the writer, not a reset clock
             return False
         return self._has_told(stamp) and self._has_told(following)
 

@@ -96,7 +96,7 @@ def _units_by_length(packet: bytes) -> list[bytes]:
 
 # libx265 takes a DTS from a frame this much later; without one, from uninitialised memory.
 DELAYED_BY_X265 = 2
-FINEST_TICKS_PER_SECOND = 10**9  # that libvpx starts with
+FINEST_TICKS_PER_SECOND = 10**9  # finest clock with which libvpx starts
 UNTOLD = "Generic error in an external library"  # AVERROR_EXTERNAL, where the encoder logs no reason
 
 
@@ -214,7 +214,7 @@ class VideoWriter:
         self._encoder_base = by_number if counts else output.time_base
         self._by_number: dict[int, int] | None = {} if counts else None
         self._num_encoded = 0
-        self._ahead = self._lead or None  # of DTS; None leaves what the encoder gave
+        self._ahead = self._lead or None  # lead of DTS; None keeps the encoder's DTS
         try:
             stream = self._container.add_stream(profile.name, rate=output.nominal_rate)
             assert isinstance(stream, VideoStream)
@@ -286,7 +286,7 @@ class VideoWriter:
         packet.duration = duration
         if self._ahead is not None:
             packet.dts = due - self._ahead
-        if self._rounded_to is not None:  # as the muxer would, but so that equal distances stay equal
+        if self._rounded_to is not None:  # round like the muxer, but keep equal distances equal
             base, own = self._rounded_to, self._time_base
             packet.pts, packet.dts = (
                 rescale(packet.pts, own, base),

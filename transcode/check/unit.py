@@ -284,7 +284,7 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: UnitResul
         settings = settings.at(value)
     settings = replace(settings, limits=replace(settings.limits, max_frames=ANY_FRAMES))
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
-        whole = SeekPoint(source.packets())  # so that frames are counted as they are decoded
+        whole = SeekPoint(source.packets())  # so that frames are counted by decoding
         stream = FrameStream(source, settings, timing_of(source, settings, unit.cut), entry=whole)
         if check.is_video:
             yield from _faults_of_tags(path, stream.output)

@@ -148,7 +148,7 @@ def check_destination(
     """
     settings, states = _settings_of_finished(destination), _states(destination)
     is_video, kind = isinstance(settings.output, VideoOutput), settings.output.store_kind
-    # First, as it takes most memory for a while.
+    # First, because it temporarily needs the most memory.
     found, why_not_opened = opened_ids(destination, kind)
     seen = _seen(destination)
     missing = _missing(destination, seen["id"], sources)

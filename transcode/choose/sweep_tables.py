@@ -82,7 +82,7 @@ SUMMARY_NAME, SWEEP_FORMAT = "sweep.json", "vidprep sweep 1"
 SweepRow = Mapping[str, Any]
 # A still scene may lose nothing at all: so that it does not carry the mean off, more than this counts as this.
 MAX_DB = 60.0
-MIN_CPU_SECONDS = 0.001  # where CPU time is counted in ticks of 10 ms, short clips may have taken none
+MIN_CPU_SECONDS = 0.001  # if CPU time is counted in ticks of 10 ms, it may be 0 for short clips
 
 
 def curves_of(

@@ -20,7 +20,7 @@ from vidprep.transcode.cli.choose import BATCH_SIZE, ignore
 from vidprep.transcode.cli.command import BriefCommand, LocalPath, command_of
 from vidprep.transcode.settings import typed
 
-# Title, width, and when the terminal is narrow which go first: the highest number.
+# Title, width, and priority: in a narrow terminal, columns with the highest number are dropped first.
 COLUMNS = (
     ("store", 24, 0),
     ("loader", 13, 0),

@@ -91,7 +91,7 @@ def _show_one(row: ManifestRow) -> None:
 
 
 def _warnings(row: ManifestRow) -> list[str]:
-    codes = row.warning_codes or ["-"] * len(row.warnings)  # which 0.1.0 did not write
+    codes = row.warning_codes or ["-"] * len(row.warnings)  # version 0.1.0 wrote no codes
     return [
         printable(f"{'note' if code in NOTES else 'warning'}: {code}: {text.removeprefix(f'{code}: ')}")
         for code, text in zip(codes, row.warnings, strict=False)

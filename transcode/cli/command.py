@@ -232,7 +232,7 @@ class Command(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        given = list(args)  # which click empties
+        given = list(args)  # click empties the list
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.NoSuchOption as error:

@@ -97,7 +97,7 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
         for id_, found in (_of_other_settings(root, digest) if digest is not None else ())
     }
     rows = {row.id: row for row in read_rows(root, _UnitRow)} if plan or before.missing else {}
-    is_newer = plan is not None and plan.digest != before.plan_digest  # and made of what was among the sources then
+    is_newer = plan is not None and plan.digest != before.plan_digest  # made from the sources of that time
     lasting = {id_: why for id_, why in before.missing.items() if id_ not in rows and not is_newer}
     if plan is None:
         count = max((part.count for part in parts), default=0)

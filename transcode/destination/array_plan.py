@@ -318,7 +318,7 @@ def read_array_plan(path: Path) -> ArrayPlan:
     try:
         with arrow_file(path) as source, as_parquet(source, path) as file:
             about = parse_json((file.schema_arrow.metadata or {})[ABOUT_KEY])
-            table = file.read()  # those of 0.1 know no cuts by frames
+            table = file.read()  # version 0.1 had no cuts by frames
         if lacking := {*PlannedUnit._fields[:4]} - {*table.column_names}:
             raise KeyError(min(lacking))
         ids, parts, states = [], [], dict[str, State]()

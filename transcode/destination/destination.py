@@ -202,7 +202,7 @@ class Destination:
                 self._take_lease(held)
                 if is_new:
                     held.callback(self._remove_state)
-                self.refresh()  # what was there before another ended is not what is there now
+                self.refresh()  # the previous holder may have changed the state
             except InUseError as error:
                 if merging or self.part:
                     error.exit_code = STOPPED_CODE
@@ -460,7 +460,7 @@ def _rename_unreadable(place: Destination) -> list[str]:
             place.say(f"{place.shown}: {path.name} cannot be read; it is now {path.name}{UNREADABLE}")
             found.append(path.name)
     if MANIFEST_NAME in found:
-        place.note_manifest()  # for a run after this one: it is lost
+        place.note_manifest()  # the next run treats the manifest as lost
     return found
 
 

@@ -35,7 +35,7 @@ LOOK_SECONDS = 0.25
 RECORD_BYTES = 512
 SHOWN_LETTERS = 200
 NUMBER_MAX = 10**12
-LEASE, OLD_LEASE = re.compile(r"lease-\d{6,15}", re.ASCII), "lock"  # the latter: of earlier versions, behind a URL
+LEASE, OLD_LEASE = re.compile(r"lease-\d{6,15}", re.ASCII), "lock"  # OLD_LEASE: of earlier versions, behind a URL
 PLACE_LETTERS = 100
 LEASE_BYTES_MAX, GONE_PAUSE_SECONDS = 1 << 16, 0.05
 FOLDER_BEAT_SECONDS, FOLDER_GONE_SECONDS = 2.0, 30.0
@@ -159,7 +159,7 @@ class LeasePlace:
         """Return the lease that counts; None without one."""
         while sizes := self._storage.list(self._is_lease, self._folder):
             newest = {max(sizes, key=_number_in), *({OLD_LEASE} & sizes.keys())}
-            with suppress(FileNotFoundError):  # it made place for the next
+            with suppress(FileNotFoundError):  # it was replaced by the next one
                 return max((self._entry(name, sizes[name]) for name in newest), key=attrgetter("number"))
             time.sleep(GONE_PAUSE_SECONDS)
         return None
@@ -349,7 +349,7 @@ class Lease:
         self._over.set()
         if self._keeper is not None:
             self._keeper.join()
-        with suppress(OSError):  # then it is taken over as that of a dead process
+        with suppress(OSError):  # then the next run takes it over, as from a dead process
             self._beat(released=True)
 
 

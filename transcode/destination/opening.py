@@ -63,7 +63,7 @@ def _left_by_others(storage: Storage, journal: Journal, kept: str) -> list[str]:
     left = {*storage.list(lambda name: any(layout.is_file(name) for layout in others))}
     if kept != ENCODED:
         left |= {row.file_name for row in rows if row.status == "ok" and _kind(row.container) == ENCODED}
-    storage.list(left.__contains__)  # which refuses links and folders of these names, before anything goes
+    storage.list(left.__contains__)  # raises for links and folders with these names, before anything is removed
     return sorted(left)
 
 

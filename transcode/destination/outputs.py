@@ -94,7 +94,7 @@ class Files:
         for row in place.journal.rows():
             partial = waiting.get(partial_stem(row.id))
             if partial is not None and row.ok and is_regular(partial) and sha256_of(partial) == row.sha256:
-                with suppress(DestinationError):  # then it is made again, and its row says why it cannot be
+                with suppress(DestinationError):  # then it is made again, and its row gets the error
                     self.publish(row, partial)
                     named += 1
         place.remove_leftovers()
@@ -108,7 +108,7 @@ class Files:
 
 
 DEAD_SHARE_MAX = 0.25
-SMALL_SHARE = 0.25  # of the size of a shard
+SMALL_SHARE = 0.25  # share of a shard's size
 SMALL_SHARDS_MAX = 8
 
 
@@ -265,7 +265,7 @@ class Shards:
         if self._place.part is not None or not self._place.manifest.exists():
             return
         if self._place.is_manifest_lost and not is_complete:
-            self._write_index()  # and what a lost manifest named stays until it is made again
+            self._write_index()  # units of a lost manifest stay until they are made again
         else:
             sizes = self._measured()
             self._replace(sizes, self._due(sizes) if is_complete else set())

@@ -148,9 +148,9 @@ def relabel(
         if videos or kept.columns.keys() != columns.keys():
             place.labels.give(new)
         try:
-            place.finish()  # also what a call before left, when it was stopped
+            place.finish()  # completes an earlier call that was stopped, too
         except (DestinationError, OSError):
-            place.labels.give(None)  # what was said to have failed is not to be done by the next run
+            place.labels.give(None)  # the next run must not apply labels whose writing failed
             raise
     return Relabelled(
         tuple(videos),

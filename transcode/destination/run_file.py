@@ -135,7 +135,7 @@ def value_found_for(target: Target, state_dir: Path) -> int | None:
 def differences(before: dict[str, Any], settings: RunSettings) -> list[str]:
     """Return a line for each difference between stored settings and these."""
     now = json.loads(json.dumps(settings.as_dict()))
-    before = {"cut_origin": "picture", "time_rule": 1} | before  # as 0.1 did it
+    before = {"cut_origin": "picture", "time_rule": 1} | before  # the rules of version 0.1
     if is_other_store(before, settings):
         return [f"{_store_of(before)} -> {_store_of(now)}"]
     flags = {each.name: each.flag for kind in SETTINGS for each in options_of(kind)}

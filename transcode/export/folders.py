@@ -55,7 +55,7 @@ def export(store: FrameStore, out: Path, kind: str, options: FrameOutput, *, ove
     try:
         getattr(import_module(f"vidprep.transcode.export.{module}"), name)(store, out, options)
     except StoreError:
-        if is_new and [each.name for each in out.iterdir()] == [PACK_NAME]:  # it was refused at once
+        if is_new and [each.name for each in out.iterdir()] == [PACK_NAME]:  # nothing was written yet
             shutil.rmtree(out)
         raise
     return len(store)

@@ -123,7 +123,7 @@ def _first_at(row: ManifestRow, seconds: float) -> int:
     frame before.
     """
     time, opening = exact_seconds(seconds), exact_seconds(row.source_start_seconds or 0.0)
-    if row.source_time_base_num is None:  # of 0.1, which counted its times from the start of the cut
+    if row.source_time_base_num is None:  # version 0.1 counted times from the start of the cut
         return row.tolerance.first_from(*row.output_ticks(), time - exact_seconds(row.start_seconds or 0.0))
     half = Tolerance(row.tolerance.seconds / 2)
     return min(

@@ -87,7 +87,7 @@ class AudioSource:
         self._stopped: list[str] = []
         self._bad: list[str] = []
         self._num_holes = 0
-        with av.logging.Capture():  # the pictures' handle has said what is wrong with the file
+        with av.logging.Capture():  # the video's file handle has already reported faults of the file
             self._container = open_video(path)
         self.num_streams = len(self._container.streams.audio)
         self._decoder = AudioDecoder(self._container)
@@ -437,7 +437,7 @@ class AudioTrack:
                 yield from self._coded(silence, due)
                 due += silence.shape[1]
             heard = samples[:, due - at :]
-            if heard.size:  # the first block may be shorter than what Opus in mp4 leaves out
+            if heard.size:  # the first block may be shorter than Opus's delay in mp4
                 yield from self._coded(heard, due)
             due += heard.shape[1]
         yield from self._coded(None, due)

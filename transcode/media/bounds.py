@@ -13,7 +13,7 @@ from vidprep.formats.video import Source
 from vidprep.transcode.settings import RunSettings
 
 MAX_REPEATS = 10_000
-ANY_FRAMES = 2**31 - 1  # where the run that made an output had its own limit
+ANY_FRAMES = 2**31 - 1  # if the run that made an output had its own limit
 
 
 def most_repeats(max_frames: int) -> int:

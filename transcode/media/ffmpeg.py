@@ -119,7 +119,7 @@ def build_command(binary: str, source: str, partial: Path, stream: FrameStream, 
         f"{name}:v" if name == "b" else name: value
         for name, value in options.library_options(output.light, output.size).items()
     }
-    if "x265-params" in writing:  # it takes the rate for its rate control, and ffmpeg guesses another where times vary
+    if "x265-params" in writing:  # x265 uses the rate for rate control; ffmpeg would guess another for variable rates
         writing["x265-params"] = f"{writing['x265-params']}:fps={output.nominal_rate}"
     if not box.milliseconds:
         writing["video_track_timescale"] = file_time_base(
@@ -128,12 +128,12 @@ def build_command(binary: str, source: str, partial: Path, stream: FrameStream, 
     if (tag := CODECS[options.codec].tags.get(box.name)) is not None:
         writing["tag:v"] = tag
     writing |= box.options
-    if output.frame_rate:  # where packets tell nothing of a gap; `retimed` finds what was cut off
+    if output.frame_rate:  # packets do not tell about a gap; `retimed` limits the rest
         writing["frames:v"] = settings.limits.max_frames + 1
     else:  # a duration of one tick is not reliable: use the previous step, as the other engine does
         too_short = f"lt(DURATION*TB\\,{2 * info.time_base})*gt(N\\,0)"
         duration = f"if({too_short}\\,DTS-PREV_INDTS\\,DURATION)"
-        if stream.window.end is not None:  # where the cut ends, the last frame does
+        if stream.window.end is not None:  # the last frame ends with the cut
             left = f"({(stream.window.end - stream.opening) * info.time_base}/TB-PTS)"
             near = f"{stream.window.tolerance * info.time_base}/TB"
             duration = f"if(gt({duration}\\,{left}+{near})\\,max(1\\,round({left}))\\,{duration})"
@@ -182,7 +182,7 @@ def run_ffmpeg(command: list[str], path: str) -> str:
             process.kill()
             raise
     tail = logged.decode("utf-8", "replace").strip()
-    # ffmpeg 5.1 says so, and ends with 0.
+    # ffmpeg 5.1 prints the error, but exits with 0.
     if process.returncode == -signal.SIGXFSZ or any(line.endswith(NO_ROOM) for line in tail.splitlines()):
         raise DiskFullError("ffmpeg ran out of disk space", path=path)
     if process.returncode:
@@ -196,7 +196,7 @@ def run_ffmpeg(command: list[str], path: str) -> str:
 def _die_with_parent() -> None:
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    libc.prctl(PR_CAPBSET_DROP, CAP_SYS_NICE)  # or SVT-AV1, run by root, takes the highest real-time priority
+    libc.prctl(PR_CAPBSET_DROP, CAP_SYS_NICE)  # otherwise SVT-AV1, run by root, takes the highest real-time priority
 
 
 def why_not_ffmpeg(facts: SourceFacts, picture_filter: PictureFilter) -> str | None:

@@ -74,7 +74,7 @@ def encoder_version(settings: RunSettings, ffmpeg: str) -> str:
 
     output = settings.output
     if isinstance(output, FrameOutput):
-        from importlib.metadata import version  # late, as children that encode never need what it loads
+        from importlib.metadata import version  # imported here because encoding children never need it
 
         return f"PyAV {av.__version__}, " + (f"simplejpeg {version('simplejpeg')}" if output.is_coded else "raw")
     if output.engine == "ffmpeg":

@@ -25,7 +25,7 @@ from vidprep.formats.video import PacketsAhead, SeekPoint, Source, StampCounts, 
 from vidprep.transcode.media.bounds import check_repeats
 
 UNSPECIFIED, NAMED_MATRICES = 2, {0, 1, 2, *range(4, 18)}
-CODED_AS_FIELDS = {"hevc"}  # libavcodec marks nothing else of it as interlaced (pic_struct 1 and 2; H.265, D.3.3)
+CODED_AS_FIELDS = {"hevc"}  # libavcodec marks only such HEVC frames as interlaced (pic_struct 1 and 2; H.265, D.3.3)
 DEINTERLACER = ("bwdif", "mode=send_frame:parity=auto:deint=interlaced")
 
 

@@ -156,7 +156,7 @@ RANGE_NAMES = {True: "full", False: "limited"}
 
 # Pixel formats that libavfilter's `colorspace` supports.
 CONVERTED = {f"yuv{chroma}p{depth}" for chroma in (420, 422, 444) for depth in ("", "10le", "12le")}
-USUAL_DEPTH = 10  # bits per sample of video for the eye
+USUAL_DEPTH = 10  # bits per sample of ordinary video
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ def plan_picture(
     if like is not None:
         colour_out = like.colour
     shape = Shape.of(source, settings.scale, OutputRoom(like.size, like.room) if like else None, warnings)
-    turns_first = source.orientation.transpose and "422" in pixel_format  # which `transpose` does not take
+    turns_first = source.orientation.transpose and "422" in pixel_format  # `transpose` does not support 4:2:2
 
     chain = _Chain(source, settings, pixel_format, colour_in)
     chain.replace_invalid_tags(tone_map=tone_map)
@@ -266,7 +266,7 @@ class _Chain:
     def replace_invalid_tags(self, *, tone_map: bool) -> None:
         """Delete HDR metadata that is not kept, and replace colour tags that libswscale rejects."""
         source = self._source
-        if source.tagged.transfer in HDR_TRANSFERS:  # the tone map and ffmpeg's encoders believe what a frame says
+        if source.tagged.transfer in HDR_TRANSFERS:  # the tone map and ffmpeg's encoders use the frame's metadata
             is_steady = not (tone_map and source.codec in TOLD_AT_KEYFRAMES)
             self.filters += _without(source.light if is_steady else NO_HDR_METADATA)
         if is_refused(source.tagged):

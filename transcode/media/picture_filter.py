@@ -29,7 +29,7 @@ from vidprep.transcode.media.source_picture import (
 from vidprep.transcode.settings import RunSettings
 
 NAMED_CHANGES, OPAQUE = 5, 255
-TURN_EACH = {"mjpeg"}  # whose frames say by EXIF which way up they are; a mirrored one has the rotation of another
+TURN_EACH = {"mjpeg"}  # codecs whose frames carry EXIF orientation; a mirrored one has the same rotation as another
 
 
 class PictureFilter:

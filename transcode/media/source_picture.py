@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-INVISIBLE = 2  # of 255: white becomes as dark as black, and a lossy coder may write it for 0
+INVISIBLE = 2  # of 255: makes white as dark as black; a lossy encoder may write it for 0
 PACKED_ALPHA = {"rgba": 3, "bgra": 3, "argb": 0, "abgr": 0}  # position of alpha in four bytes
 
 
@@ -104,9 +104,9 @@ CONVERTER_NAMES = {
 }
 PQ, HLG = 16, 18
 LIMITED, FULL = 1, 2  # ranges, as libavutil numbers them
-# All that H.273 gives a meaning; what is reserved says as little as what is not tagged. RGB, 0, is no matrix of YCbCr.
+# Codes that H.273 defines; reserved codes count as untagged. 0, RGB, is not a matrix of YCbCr.
 PRIMARIES, TRANSFERS, MATRICES = {BT709, *range(4, 13), 22}, {BT709, *range(4, 19)}, {BT709, *range(4, 18)}
-LOGARITHMIC = {9, 10}  # transfers that libswscale refuses to see, though it would leave them as they are
+LOGARITHMIC = {9, 10}  # transfers that libswscale rejects although it would not convert them
 HDR_TRANSFERS = {PQ: ("smpte2084", "PQ"), HLG: ("arib-std-b67", "HLG")}
 
 

@@ -109,7 +109,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-WAIT_SECONDS = 60.0  # for a file that is to come
+WAIT_SECONDS = 60.0  # for a file that does not exist yet
 EVERY_SECONDS = 0.5
 READ_BYTES = 1 << 20
 SHOWN_RUNS, SHOWN_VIDEOS = 20, 8

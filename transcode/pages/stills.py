@@ -144,7 +144,9 @@ def _source_frame(task: CompareTask) -> Frames:
     with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
         stream = FrameStream(source, settings, timing_of(source, settings, unit.cut))
         for number, item in enumerate(stream):
-            frame = stream.picture_filter.apply(item.frame)  # each: a filter may look at the one before
+            frame = stream.picture_filter.apply(
+                item.frame
+            )  # filter every frame: a filter may depend on the previous one
             if number == task.number:
                 return _rgb(frame)
     raise StoreError(f"its source makes {number + 1} frames, frame {task.number} is not among them", path=unit.path)

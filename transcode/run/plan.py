@@ -28,7 +28,7 @@ def counted(ignored: Iterable[tuple[str, str]]) -> dict[str, int]:
     reasons: Counter[str] = Counter()
     extensions: Counter[str] = Counter()
     for path, reason in ignored:
-        if reason == "a column without a name":  # of a table, and no file
+        if reason == "a column without a name":  # a column of a table instead of a file
             continue
         if reason == UNKNOWN:
             extensions[printable(os.path.splitext(path)[1].lower()) or "none"] += 1  # noqa: PTH122

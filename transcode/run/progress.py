@@ -57,7 +57,7 @@ class Progress:
         """Print a message."""
         if not self._is_shown:
             return
-        if (shown := self._bar) is not None:  # which another thread may close meanwhile
+        if (shown := self._bar) is not None:  # another thread may close it meanwhile
             shown.write(f"vidprep: {text}", file=sys.stderr)
         else:
             sys.stderr.write(f"vidprep: {text}\n")

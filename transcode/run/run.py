@@ -27,7 +27,7 @@ from vidprep.transcode.workers import Pool, Sample, resolve_fault, stopped_by_si
 
 GRACE_SECONDS = 10.0
 KEPT_FAILURES = 20
-FAULTS_MAX = 3  # in a row: then no other video would fare better
+FAULTS_MAX = 3  # in a row: then other videos would fail too
 
 
 @dataclass(slots=True)
@@ -237,7 +237,7 @@ class RunState:
     def _undone(self, fault: JobNotDone) -> None:
         self._faults += 1
         if fault.error == TakenOverError.__name__:
-            self._destination.check_held()  # which says by whom
+            self._destination.check_held()  # raises TakenOverError with the other run's identity
         _explain(fault, self._destination, self._plan, self.summary)
         if fault.stops or self._faults >= FAULTS_MAX:
             self._workers.take_no_more()
@@ -300,7 +300,7 @@ def _commit_row(row: ManifestRow, job: Job | None, destination: Destination, pla
     try:
         if partial is not None:
             row = destination.outputs.prepare(row, partial)
-            destination.check_held()  # or a row would stand among those of a successor
+            destination.check_held()  # otherwise the row would be among those of a successor
         destination.journal.append(row)
         if partial is not None:
             try:

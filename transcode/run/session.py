@@ -227,7 +227,7 @@ def _take_over(session: Session) -> int:
 def _plan(session: Session) -> Plan:
     """Plan the work, and store its settings."""
     request, place = session.request, session.request.place
-    place.merge_journal()  # of a run that was stopped, with the labels that it gave
+    place.merge_journal()  # rows of a stopped run, with its labels
     todo = request.plan(session.sources, session.settings)
     if request.options.overwrite:
         _refuse_mixture(request, session.sources, session.settings)

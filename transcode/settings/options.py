@@ -49,7 +49,7 @@ class Retime:
             object.__setattr__(self, "frame_rate", parse_rate(self.frame_rate))
         check_options(self)
         rate = self.frame_rate
-        if rate is not None and max(rate.numerator, rate.denominator) >= 1 << 31:  # what libavcodec counts with
+        if rate is not None and max(rate.numerator, rate.denominator) >= 1 << 31:  # libavcodec's limit
             raise SettingsError("<fps>: too long as a fraction; give fewer digits", fps=float(rate))
 
 

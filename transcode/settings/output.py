@@ -84,7 +84,7 @@ AUDIO = ("drop", "copy", "aac", "opus")
 ENGINES = ("av", "ffmpeg")
 MIN_SPLIT_SECONDS = 1
 SPLITS = f"give auto, off, or seconds from {MIN_SPLIT_SECONDS}, such as 60"
-LONG_SECONDS, SEGMENT_SECONDS = 120, 20  # what "auto" splits, and into what
+LONG_SECONDS, SEGMENT_SECONDS = 120, 20  # "auto" splits videos longer than this into segments of this length
 MIN_SHARD_BYTES = 1 << 20
 
 
@@ -103,7 +103,7 @@ class VideoOutput:
     has_loss: ClassVar[bool] = True
     is_jpeg: ClassVar[bool] = False
     is_full_range: ClassVar[bool] = False
-    replaces_source: ClassVar[bool] = True  # so its size is compared with that of the source
+    replaces_source: ClassVar[bool] = True  # its size is compared with the source's
 
     encoder: EncoderOptions = field(default_factory=EncoderOptions)
     audio: Annotated[str, Option("What to do with the audio.", choices=AUDIO)] = "drop"
@@ -239,7 +239,7 @@ class FrameOutput:
     quality_keyword: ClassVar[str] = "quality"
     is_full_range: ClassVar[bool] = True
     replaces_source: ClassVar[bool] = False
-    extension: ClassVar[str] = "frames"  # of what waits to be put into a shard
+    extension: ClassVar[str] = "frames"  # of files that are appended to a shard
     other_pixel_formats: ClassVar[tuple[str, ...]] = ()
     is_deep: ClassVar[bool] = False
     audio: ClassVar[str] = "drop"
@@ -341,5 +341,5 @@ def output_of(values: Mapping[str, Any]) -> Output:
         if (values["audio"], values["engine"]) != (FrameOutput.audio, FrameOutput.engine):
             raise SettingsError("it holds frames, and its audio or engine is that of videos")
         return FrameOutput(**values["frames"])
-    split = values.get("split", values.get("split_seconds", "off"))  # as 0.1 called it
+    split = values.get("split", values.get("split_seconds", "off"))  # its name in version 0.1
     return VideoOutput(EncoderOptions(**values["encoder"]), values["audio"], values["engine"], split)

@@ -183,7 +183,7 @@ def parse_split(given: float | str) -> float | str:
     try:
         return float(given) if isinstance(given, str) and given not in ("auto", "off") else given
     except ValueError:
-        return given  # which the settings refuse
+        return given  # invalid; the settings raise the error
 
 
 def parse_names(given: str | Sequence[str]) -> tuple[str, ...]:

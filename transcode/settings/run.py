@@ -361,7 +361,7 @@ def build_options(kind: type[Built], keywords: Mapping[str, Any], **more: object
         if home is kind:
             value = declared.option.parsed(keyword, value)
             if type(value) is int and float in (declared.hint, *get_args(declared.hint)):
-                value = float(value)  # or settings would differ by how a number was written
+                value = float(value)  # otherwise settings would differ by how a number was written
             own[declared.name] = value
     return kind(**own, **more)
 

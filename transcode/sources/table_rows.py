@@ -32,7 +32,7 @@ from vidprep.transcode.sources.tables import (
 )
 from vidprep.transcode.sources.unit import Unit
 
-# Words of a column's name. Weak ones mean a time only beside a word for time: `from_timestamp`, not `from`.
+# Words in names of columns. Weak ones mean a time only together with a word for time: `from_timestamp`, not `from`.
 BEGINNINGS = {"start", "begin", "onset", "t0"}
 ENDS = {"end", "stop", "t1"}
 WEAK_BEGINNINGS, WEAK_ENDS = {"from"}, {"to", "until", "offset"}
@@ -237,7 +237,7 @@ def read_table(
         like = next((name for name in names if name.strip().lower().replace(" ", "_") in NAMES_OF_PATH), None)
         meant = f"; rename `{one_line(like)}` to `path`" if like is not None else ""
         raise SourceError(f"has no column `path`; columns: {columns}{meant}", path=path)
-    if "" in names:  # what pandas writes for its row numbers
+    if "" in names:  # pandas writes its row numbers like this
         names.remove("")
         search.ignored.append((path, "a column without a name"))
     places = cut_columns(names, path)

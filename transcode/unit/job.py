@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vidprep.transcode.media import Measurements, OutputTiming, Picture, SourceFacts
 
 
-ATTEMPTS_MAX = 2**15 - 1  # what its column holds
+ATTEMPTS_MAX = 2**15 - 1  # the largest value of its column
 
 
 @dataclass(frozen=True, slots=True)

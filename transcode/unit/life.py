@@ -40,7 +40,7 @@ from vidprep.transcode.unit.row import describe_frames, describe_header, describ
 from vidprep.transcode.unit.segments import segments_of
 from vidprep.transcode.unit.target_search import Search
 
-# Coded audio begins before it is heard by what its encoder needed: 21 to 46 ms of AAC.
+# Coded audio begins with encoder delay: 21 to 46 ms for AAC.
 PRIMING_SECONDS = Fraction(5, 100)
 
 
@@ -96,7 +96,7 @@ def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
         row.encoder_version = encoder_version(settings, job.ffmpeg)
         made = engine_of(job)(job, stream, context)
         to_end = made.facts.read_to_end
-        is_read = not isinstance(job, JoinJob)  # or its segments tell
+        is_read = not isinstance(job, JoinJob)  # for a joined video its segments tell
         damage = source.damage(read_to_end=to_end) if is_read else []
         contradictions = source.contradictions(read_to_end=to_end) if is_read else []
     describe_frames(row, made, stream)

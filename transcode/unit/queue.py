@@ -106,7 +106,7 @@ class JobQueue:
         if not isinstance(made, JobNotDone):
             return False
         if made.deaths:
-            if made.deaths < TRIES:  # or the cluster itself has tried it often enough
+            if made.deaths < TRIES:  # unless the cluster itself has retried it often enough
                 self._deaths[key] += made.deaths
                 if self._deaths[key] < TRIES:
                     self._first.append(job)
@@ -137,7 +137,7 @@ class JobQueue:
             assert isinstance(made, ManifestRow)
             return made
         split = self._split.get(job.unit.id)
-        if split is None:  # it was given up
+        if split is None:  # the video was abandoned
             discard(job)
             return None
         split.waiting -= 1

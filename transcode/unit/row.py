@@ -13,7 +13,7 @@ from vidprep.formats.storage import sha256_of
 from vidprep.transcode.media import FrameStream, Measurements, SourceFacts
 from vidprep.transcode.unit.engines import Outcome
 
-NUMBERED = {"avi"}  # where the number of a packet is its time: B-frames are always out of order
+NUMBERED = {"avi"}  # containers in which a packet's number is its time: B-frames are always out of order
 GAP_STEPS = Fraction(5, 2)
 MIN_STEP_SECONDS = Fraction(1, 1000)
 

@@ -166,7 +166,7 @@ class Child:
                 result: R = self._call(function, argument, seconds_allowed)
                 return result
             except DiedError as error:
-                # A signal to the whole group kills the child before the parent has heard of it.
+                # A signal to the process group kills the child before the parent handles it.
                 if self._stopped.is_set() or self._giving_up.wait(0.5):
                     raise Interrupted from error
                 self.end_process()

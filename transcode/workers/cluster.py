@@ -29,9 +29,9 @@ from vidprep.transcode.workers.pool import Pool
 QUEUE_SECONDS = 3600
 NOBODY_SECONDS, LOST_SECONDS = 10.0, 30.0
 POLL_SECONDS, ASK_SECONDS = 0.5, 1.0
-RESULT_SECONDS = 10.0  # a row is fetched at once, unless it went with its worker and waits to be made again
+RESULT_SECONDS = 10.0  # a result is fetched at once, unless it was lost with its worker and is made again
 TASKS_PER_WORKER = 2
-TASK_SECONDS, MAX_JOBS = 0.5, 16  # a task costs a scheduler and a worker of dask 10 ms of CPU time, whatever it does
+TASK_SECONDS, MAX_JOBS = 0.5, 16  # a task costs Dask's scheduler and worker 10 ms of CPU time
 
 T = TypeVar("T")
 
@@ -205,7 +205,7 @@ class ClusterPool(Pool[Job, JobResult]):
             jobs += islice(left, most - len(jobs))
             self._send(
                 jobs, min(self._jobs_per_task, len(jobs) // few), ready
-            )  # at the end, something for every worker
+            )  # at the end, keep some work for every worker
 
     def _send(self, jobs: list[Job], per_task: int, ready: dict[str, int]) -> None:
         size = max(1, per_task)
@@ -221,7 +221,7 @@ class ClusterPool(Pool[Job, JobResult]):
             self._take_check(future)
             return
         task = self._flying.pop(future, None)
-        if task is None:  # it was given up when its host was gone
+        if task is None:  # it was abandoned when its host was lost
             return
         try:
             host, made = self.result(future)
@@ -238,7 +238,7 @@ class ClusterPool(Pool[Job, JobResult]):
     def _take_failure(self, task: SentTask, error: Exception) -> Iterator[tuple[Job, JobResult | None]]:
         name, reason = type(error).__name__, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         undone: JobNotDone | None = None
-        if self.was_beside_a_death(error):  # as often as a cluster tries it
+        if self.was_beside_a_death(error):  # the number of the cluster's own attempts
             undone = JobNotDone(
                 "worker", name, f"no worker of the cluster could do it: {reason}", stops=False, deaths=TRIES
             )
@@ -259,7 +259,7 @@ class ClusterPool(Pool[Job, JobResult]):
                 f"cannot run vidprep ({type(error).__name__}: {reason}); install {_version(self._expected)} there",
             )
         if why is None and host not in self._imports:
-            self._imports.add(host)  # and now it is asked what it sees
+            self._imports.add(host)  # next, test what it sees
         elif why is None:
             self._good.add(host)
         elif (seen := self._expected.as_seen_here()) != self._expected:

@@ -116,7 +116,7 @@ class DaskPool(ClusterPool):
                 time.sleep(SETTLE_POLL_SECONDS)
 
     def __exit__(self, *_: object) -> None:
-        with suppress(Exception):  # nothing is left to be lost
+        with suppress(Exception):  # nothing can be lost any more
             if self._killed.is_set():
                 self._client.run(stop_children, on_error="ignore")  # a worker may have been lost
             self._client.close()

@@ -33,7 +33,7 @@ from vidprep.transcode.unit import Job, JobNotDone, JobResult
 TOKEN_NAME = "token"
 LOOKED_AT, SAMPLED, SAMPLED_BEHIND_URLS = 1000, 16, 2
 MIN_SCRATCH_BYTES = 64 << 20
-NOT_IN_BYTES = "python"  # of all versions, the one that no output depends on
+NOT_IN_BYTES = "python"  # the only version on which no output depends
 
 
 Sample = tuple[tuple[str, SourceState], ...]  # paths of some sources, and their states when they were listed

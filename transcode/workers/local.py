@@ -143,7 +143,7 @@ def default_jobs() -> int:
     """Return the number of cores that this process may use, by its affinity and its control group's quota; at least one."""
     if hasattr(os, "sched_getaffinity") and not _has_quota() and "LOKY_MAX_CPU_COUNT" not in os.environ:
         return len(os.sched_getaffinity(0))
-    from joblib import cpu_count  # a quarter of a second of CPU time, which few machines need
+    from joblib import cpu_count  # importing it takes a quarter of a second of CPU time, and few machines need it
 
     return int(cpu_count())
 

@@ -88,7 +88,7 @@ def stopped_by_signals(
         on_stop: Called at the first signal, in its own thread.
     """
     stop = Stop()
-    if threading.current_thread() is not threading.main_thread():  # where Python takes no handlers
+    if threading.current_thread() is not threading.main_thread():  # Python allows handlers only there
         yield stop
         return
 

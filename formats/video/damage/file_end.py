@@ -73,7 +73,7 @@ FRAGMENT_BOXES = {
 TRUN_HEAD, TRUN_ROW = (0x1, 0x4), (0x100, 0x200, 0x400, 0x800)  # flags of the fields that it has
 MOST_FRAGMENT_BYTES = 1 << 24
 MOST_INDEX_BYTES = 1 << 28
-PADDING = {b"free", b"skip", b"wide"}  # of which nothing can be missing
+PADDING = {b"free", b"skip", b"wide"}  # nothing in these boxes can be missing
 ASF_FILE_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
 ASF_DATA = bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")
 ASF_PACKET = b"\x82\0\0"  # error correction data, as every writer has it
@@ -285,7 +285,7 @@ def _asf(file: BinaryIO, size: int) -> Iterator[str]:
     if at < 0:
         return
     claimed, flags, length = struct.unpack_from("<40xQ40xII", head, at)
-    if not flags & 1 and claimed > size:  # a broadcast's size is not known
+    if not flags & 1 and claimed > size:  # the size of a broadcast is unknown
         yield _short("it", claimed, size)
     data = head.find(ASF_DATA)
     if data < 0 or length < 64:

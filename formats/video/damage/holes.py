@@ -21,13 +21,13 @@ from vidprep.formats.storage import open_regular
 SECTOR_BYTES = 512
 MIN_RAW_BYTES = 2048
 RUN, RAW_RUN = re.compile(rb"\0{%d,}" % SECTOR_BYTES), re.compile(rb"\0{%d,}" % MIN_RAW_BYTES)
-MOST_ZEROS_BESIDE = 8  # that belong to pictures
-HEAD_BYTES, MOST_HEADER_BYTES = 32, 64  # of a packet, and of what a container writes before it
+MOST_ZEROS_BESIDE = 8  # zeros beside a hole that belong to pictures
+HEAD_BYTES, MOST_HEADER_BYTES = 32, 64  # compared bytes of a packet, and largest header of a container before it
 RAW = {"rawvideo", "v210", "v308", "v408", "v410", "r210", "r10k", "avrp", "ayuv", "yuv4", "y41p"}
 # Interleaved YCbCr: cameras never produce the colour that zeros mean.
 NEVER_BLACK = {"v210", "v308", "v408", "v410", "ayuv", "yuv4", "y41p", "uyvy422", "yuyv422", "yvyu422", "uyyvyy411"}
 CODED = {"mjpeg", "dirac"}
-# The scans of a JPEG, between which anything may stand (ITU-T T.81, B.1.1): their header, and the marker that ends them.
+# Header of a JPEG's scan, and the marker that ends it; anything may be between scans (ITU-T T.81, B.1.1).
 SCAN, SCAN_END = re.compile(rb"\xff\xda"), re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 PICTURE_END, PICTURE_BEGIN = b"\xff\xd9", b"\xff\xd8"
 
@@ -52,7 +52,9 @@ class Holes:
             height: Height of a picture.
         """
         self._path, self._codec = path, codec
-        self._num_lines = max(1, height) * (3 if pixel_format.startswith("gbr") else 1)  # in planes one after the other
+        self._num_lines = max(1, height) * (
+            3 if pixel_format.startswith("gbr") else 1
+        )  # these store planes one after the other
         self._is_raw = codec in RAW
         self._may_be_black = self._is_raw and not {codec, pixel_format} & NEVER_BLACK
         self._pattern = RAW_RUN if self._is_raw else RUN if codec in CODED else None

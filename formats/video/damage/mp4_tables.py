@@ -25,7 +25,7 @@ Rows = list[tuple[int, ...]]
 NOT_UNDERSTOOD = OSError, struct.error, LookupError, ValueError, ArithmeticError
 MAX_INDEX_BYTES = 1 << 30
 UNKNOWN = {0, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF}
-VISUAL_ENTRY_BYTES = 78  # of what stands before its boxes (ISO/IEC 14496-12, 12.1.3)
+VISUAL_ENTRY_BYTES = 78  # size of the fields before its boxes (ISO/IEC 14496-12, 12.1.3)
 NOTHING = -1  # the media time of an edit that shows nothing
 # Position of a table's rows, and size of a row.
 ROWS = {b"stts": (8, 8), b"ctts": (8, 8), b"stsc": (8, 12), b"stco": (8, 4), b"co64": (8, 8), b"stss": (8, 4)}

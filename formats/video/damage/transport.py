@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     Numbers = npt.NDArray[np.int64]
     Flags = npt.NDArray[np.bool_]
 
-# Bytes of a packet, and of what a recorder writes before it.
+# Size of a packet, and of the header that some recorders write before it.
 SIZES = ((188, 0), (192, 4), (204, 0))
 SYNC = 0x47
 HEAD_BYTES = 1 << 16
 PACKETS_AT_ONCE = 1 << 16
-GRID_MARKS = 8  # of which one may be damaged
+GRID_MARKS = 8  # one of them may be damaged
 PROGRAM_TABLE, PROGRAM_LIST, PROGRAM_MAP = 0, 0, 2  # a PID, and kinds of tables
 TRANSPORT_ERROR, UNIT_START, ADAPTATION_FIELD, PAYLOAD = 0x80, 0x40, 0x20, 0x10
 RANDOM_ACCESS, DISCONTINUITY, PRIORITY, CLOCK = 0x40, 0x80, 0x20, 0x10  # flags of an adaptation field
@@ -70,7 +70,7 @@ def _grid(head: bytes) -> Grid | None:
 
 
 def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_to_end: bool) -> Iterator[str]:
-    import numpy as np  # late, as most children read no such file
+    import numpy as np  # imported here because few children read such files
 
     data = np.memmap(path, np.uint8, "r")
     num_bytes = len(data) - zeros - grid.offset

@@ -25,7 +25,7 @@ from vidprep.formats.video.damage.file_end import ASF_FILE_PROPERTIES, BOXES, EB
 from vidprep.formats.video.damage.mp4_tables import NOT_UNDERSTOOD, num_video_frames
 from vidprep.formats.video.picture_facts import elements
 
-# How a file of a format begins, in the words of libavformat; of each only the first is read.
+# First bytes of the formats, by libavformat's name, of which only the first file is read.
 BEGINNINGS = {
     "flv": re.compile(rb"FLV\x01[\x01\x04\x05]\0\0\0\x09\0\0\0\0"),
     "asf": re.compile(re.escape(bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c"))),
@@ -39,7 +39,7 @@ CODEC_ID = 0x86
 CODING = {0x63A2, 0xB0, 0xBA, 0x2EB524}  # CodecPrivate, PixelWidth, PixelHeight, UncompressedFourCC
 TOLD_BY_PACKETS = (b"V_VP8", b"V_VP9", b"V_AV1", b"V_MPEG1", b"V_MPEG2", b"V_MJPEG", b"V_PRORES")
 AVI_VIDEO = re.compile(rb"strh....vids.*?strf....", re.DOTALL)
-MOST_TRACKS_BYTES = 1 << 16  # from the header of a file to its tracks
+MOST_TRACKS_BYTES = 1 << 16  # from a file's header to its tracks
 PNG_END = re.compile(rb"\0\0\0\0IEND\xaeB`\x82")
 MOST_PADDING_BYTES = 512
 
@@ -153,7 +153,7 @@ def _second_segment(path: str | Path, last_byte: int) -> int | None:
     with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if (segment_end(file) or 0) >= len(data):
             return None
-        cluster = data.find(EBML_CLUSTER)  # before it, a file may be attached
+        cluster = data.find(EBML_CLUSTER)  # an attached file may precede it
         begins = [found.start() for found in EBML_HEADER.finditer(data)]
         first = _coding(data[: min([MOST_TRACKS_BYTES, *begins[1:2]])])
         for begin in (begin for begin in begins if 0 <= cluster < begin):
@@ -251,12 +251,12 @@ FLV_ENCRYPTED = 0x20
 FLV_HAS_AUDIO = 4
 FLV_ENHANCED = 0x80
 AMF_STRING = 2
-FEW = 50  # of so many tags one may be a kind that the others are not, and is then taken for damaged
+FEW = 50  # if one of so many tags has another kind than the rest, it is considered damaged
 CLUSTER, BLOCK_GROUP, BLOCK, SIMPLE_BLOCK, TIME = 0x1F43B675, 0xA0, 0xA1, 0xA3, 0xE7
 # Elements of a cluster: timestamp, silent tracks, position, previous size, blocks; and those allowed anywhere.
 IN_CLUSTER = {TIME, 0x5854, 0xA7, 0xAB, SIMPLE_BLOCK, BLOCK_GROUP, 0xAF, 0xEC, 0xBF}
 TOP_ELEMENTS = {EBML_SEGMENT, *(EBML_ELEMENTS - IN_CLUSTER)}
-NUMBERS = {TIME, 0xA7, 0xAB}  # of 8 bytes at most
+NUMBERS = {TIME, 0xA7, 0xAB}  # at most 8 bytes each
 FRAGMENT = b"moof\0\0\0\x10mfhd"
 
 
@@ -288,7 +288,7 @@ def _flv_tags(_path: str | Path, data: mmap.mmap) -> Iterator[str]:
         size, kind, first = int.from_bytes(data[at + 1 : at + 4], "big"), data[at] & ~FLV_ENCRYPTED, data[at + 11]
         end = at + 11 + size
         if int.from_bytes(data[end : end + 4], "big") not in (0, 11 + size):
-            break  # not a tag: what is lost there shows elsewhere
+            break  # not a tag; other checks report a loss here
         if kind in codecs and not (kind == FLV_VIDEO and first & FLV_ENHANCED):
             codecs[kind][first >> 4 if kind == FLV_AUDIO else first & 15] += size > 0
         unknown += kind not in (*codecs, FLV_SCRIPT, FLV_DATA) or (
@@ -313,9 +313,9 @@ def _strangers(codecs: Counter[int]) -> int:
 def _elements(_path: str | Path, data: mmap.mmap) -> Iterator[str]:
     """Yield a line for elements between and inside clusters that Matroska does not define there."""
     at, end_of_cluster, unknown = 0, -1, 0
-    while at < len(data) and data[at]:  # zeros behind the end are padding
+    while at < len(data) and data[at]:  # zeros after the end are padding
         kind, size, value = _element(data, at)
-        if kind in TOP_ELEMENTS:  # a cluster whose size is unknown ends at the next of them
+        if kind in TOP_ELEMENTS:  # a cluster of unknown size ends at the next of these
             end_of_cluster = -1 if kind != CLUSTER else len(data) if size is None else value + size
         elif at < end_of_cluster:
             is_odd = kind not in IN_CLUSTER or (kind in NUMBERS and (size or 0) > 8)
@@ -323,7 +323,7 @@ def _elements(_path: str | Path, data: mmap.mmap) -> Iterator[str]:
         if kind in (CLUSTER, EBML_SEGMENT):
             at = value
         elif size is None or value + size > len(data):
-            return  # cut short, as others say
+            return  # truncated, which other checks report
         else:
             at = value + size
     if unknown:

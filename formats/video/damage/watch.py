@@ -76,7 +76,7 @@ class DamageWatch:
         self._holes = Holes(path, info.codec, info.pixel_format, info.height)
         self._num_packets = self._num_discarded = 0
         self._last_byte = self._last_byte_of_any = 0
-        self._tick_seconds: dict[int, float] = {}  # these five by index of the stream
+        self._tick_seconds: dict[int, float] = {}  # this and the next four: by index of the stream
         self._starts: dict[int, float] = {}
         self._ends: dict[int, float] = {}
         self._latest_pts: dict[int, int] = {}

@@ -75,7 +75,7 @@ class FileReader(Reader):
     def __init__(self, place: Place, loader: type[StreamLoader]) -> None:
         self._files = {video.id: Path(video.files[0]) for video in place.videos}
         self._loader = loader
-        self.tells_bytes = loader not in STREAM_LOADERS.values()  # a program reads, and pictures come through a pipe
+        self.tells_bytes = loader not in STREAM_LOADERS.values()  # for these, a separate program reads the file
         self._opened: Handles[StreamLoader] = Handles(self._open, lambda _loader: None)
 
     def _open(self, id_: str) -> StreamLoader:

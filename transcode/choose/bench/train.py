@@ -174,7 +174,7 @@ def _epochs(dataset: VideoDataset, training: Training) -> Generator[Any]:
         import torch
         from torch.utils.data import DataLoader, RandomSampler
 
-        # One endless epoch: those of a small sample would be over before the workers are at speed.
+        # One endless epoch: epochs of a small sample would end before the workers are warm.
         order = RandomSampler(
             dataset, replacement=True, num_samples=ENDLESS, generator=torch.Generator().manual_seed(training.seed)
         )
