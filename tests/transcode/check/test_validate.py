@@ -132,7 +132,7 @@ def test_a_changed_source_is_found(finished, tmp_path):
     (other / "c02.mp4").unlink()
     ran = validate(other, folder)
     assert ran.code == 1
-    assert f"c01: {other / 'c01.mp4'} has another size or time than when it was read; if" in ran.out
+    assert f"c01: {other / 'c01.mp4'} changed after it was read; if" in ran.out
     assert "c02: its source is not among those given" in ran.out
     assert "c00" not in ran.out
 

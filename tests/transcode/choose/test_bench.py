@@ -188,7 +188,7 @@ def test_stores_without_a_common_id_are_read_each_by_itself(stores, tmp_path):
     found = survey([stores / "burst", tmp_path / "other"], BenchOptions())
     assert [place.kind for place in found.places] == ["raw", "burst"]
     assert [len(place.videos) for place in found.places] == [1, 3]
-    assert "no id is in all" in found.notes[0]
+    assert "the stores share no id" in found.notes[0]
 
 
 def test_videos_are_matched_by_id_and_unreadable_ones_are_skipped(stores, tmp_path):
