@@ -83,7 +83,10 @@ def flags(command: click.Command) -> str:
 
 
 def table() -> str:
-    parts = ["# Options", "As `vidprep COMMAND --help` says them. Written by `make generated`."]
+    parts = [
+        "# Options",
+        "The options of every command, as in `vidprep COMMAND --help`. This page is written by `make generated`.",
+    ]
     for name, command in every_command().items():
         parts += [f"## vidprep {name}", flags(command)] if len(command.params) > 1 else []
     return "\n\n".join(parts) + "\n"

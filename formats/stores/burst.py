@@ -1,8 +1,9 @@
 """Burst format 1: JPEGs back to back in a few large files, and an index of their positions.
 
-    DST/data-00000.bin …   JPEG files, nothing else: `dd` with an offset and a size from the index extracts a picture
-    DST/index.parquet      position and CRC-32 of each frame: formats/stores/index.py
-    DST/burst.json         format name and version, settings, versions, totals
+    DST/data-RRRRR-NNNNN.bin   JPEG files, nothing else: `dd` with an offset and a size from the index extracts a picture.
+                               RRRRR is the number of the run, NNNNN that of the shard
+    DST/index.parquet          position and CRC-32 of each frame: formats/stores/index.py
+    DST/burst.json             format name and version, settings, versions, totals
 
 Every frame is checked when it is read (3 µs for 20 kB), unless `checksum=False`.
 """

@@ -1,8 +1,10 @@
 """GulpIO's format, as GulpIO2 writes and reads it: JPEGs in data files, JSON beside them.
 
-    DST/data_0.gulp …    JPEG files, each followed by zero bytes up to a multiple of 4
-    DST/meta_0.gmeta …   JSON {id: {"frame_info": [[offset, pad, length with pad], …], "meta_data": [{…}]}} of the same number
+    DST/data_S.gulp      JPEG files, each followed by zero bytes up to a multiple of 4
+    DST/meta_S.gmeta     JSON {id: {"frame_info": [[offset, pad, length with pad], …], "meta_data": [{…}]}}
     DST/label2idx.json   numbers of the labels
+
+S is the number of the run and of the shard, as in `data_10000000000.gulp`.
 
 It has no checksums and does not store the size of frames, which is taken from the first frame of a video.
 """

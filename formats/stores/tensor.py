@@ -1,8 +1,11 @@
 """Tensor format 1: uncompressed frames. A shard can be mapped into memory.
 
-DST/data-00000.raw …   frames as (H, W, 3) uint8 RGB in C order, back to back: a video is one (N, H, W, 3) array
-DST/index.parquet      position and CRC-32 of each frame: formats/stores/index.py
-DST/tensor.json        format name and version, settings, versions, totals
+    DST/data-RRRRR-NNNNN.raw   frames as (H, W, 3) uint8 RGB in C order, back to back: a video is one (N, H, W, 3) array.
+                               RRRRR is the number of the run, NNNNN that of the shard
+    DST/index.parquet          position and CRC-32 of each frame: formats/stores/index.py
+    DST/tensor.json            format name and version, settings, versions, totals
+
+Every frame is checked when it is read, unless `checksum=False`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """WebDataset's convention: samples in tar files. Files of one sample are adjacent; its key is their name up to the first
 dot.
 
-    DST/data-00000.tar …   key.000000.jpg …, one for each frame, or key.mp4 (.webm, .mkv): the encoded video; and key.json:
-                           {"id", "frame_rate": [num, den], "num_frames", "width", "height", labels …; "gop" of a video}
+    DST/data-RRRRR-NNNNN.tar   key.000000.jpg …, one for each frame, or key.mp4 (.webm, .mkv): the encoded video; and key.json:
+                               {"id", "frame_rate": [num, den], "num_frames", "width", "height", labels …; "gop" of a video}.
+                               RRRRR is the number of the run, NNNNN that of the shard
 
 It has no checksums. A folder made by vidprep has a manifest with the positions of frames; others are scanned once.
 Nothing is unpacked by name; a tar whose names lead outside its folder is refused.

@@ -1,4 +1,4 @@
-"""`make bench-stores`: writing and reading frames, against the tools that people use, in one run on real clips. Never a test.
+"""Writing and reading frames, against the tools that people use, in one run on real clips. Never a test.
 
     python tests/bench/stores.py [write] [read] [formats]      all three when none is named
 

@@ -148,6 +148,7 @@ def test_each_sample_is_seen_once_by_one_of_two_processes_with_a_new_crop(moving
     assert "all well" in with_peers(script, moving, needs=["torch"])
 
 
+@pytest.mark.long
 def test_the_functions_make_check_report_and_read(tmp_path):
     raw = make_clips(tmp_path / "raw", 2, 20, size=(192, 144))
     told = [sys.executable, EXAMPLES / "python_api.py", raw, tmp_path / "out"]

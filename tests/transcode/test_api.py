@@ -95,6 +95,7 @@ def test_every_public_name_is_documented() -> None:
                     assert inspect.getdoc(value), f"{name}.{method}"
 
 
+@pytest.mark.long
 def test_a_call_returns_its_result_and_prints_nothing(clips: Path, tmp_path: Path) -> None:
     script = (
         "import sys; from vidprep.transcode import burst, transcode, validate\n"
@@ -186,6 +187,7 @@ def test_help_shows_plain_types_and_describes_each_argument(name: str) -> None:
         assert re.search(rf"^ +{each}: \S", described, re.MULTILINE), each
 
 
+@pytest.mark.long
 def test_results_can_be_imported_where_the_commands_are(clips: Path, tmp_path: Path) -> None:
     made: Any = vidprep.transcode
     results = {
@@ -257,6 +259,7 @@ def test_settings_serve_many_calls(clips: Path, tmp_path: Path) -> None:
     assert manifest(tmp_path / "a").popitem()[1]["settings_digest"] == settings.digest
 
 
+@pytest.mark.long
 def test_a_script_needs_no_guard_as_workers_import_nothing_of_it(clips: Path, tmp_path: Path) -> None:
     path = tmp_path / "unguarded.py"
     path.write_text(
@@ -278,6 +281,7 @@ def test_a_script_needs_no_guard_as_workers_import_nothing_of_it(clips: Path, tm
     assert {row["status"] for row in manifest(tmp_path / "out").values()} == {"ok"}
 
 
+@pytest.mark.long
 def test_an_interrupted_call_leaves_the_same_state_as_the_command(tmp_path: Path) -> None:
     src = make_clips(tmp_path / "src", 6, 100, size=(320, 240))
     path = tmp_path / "script.py"
@@ -302,6 +306,7 @@ def test_an_interrupted_call_leaves_the_same_state_as_the_command(tmp_path: Path
     assert (again.done_before, again.ok) == (done, 6 - done)
 
 
+@pytest.mark.long
 def test_the_exported_names_build_settings_and_read_rows(clips: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from vidprep.formats import read_manifest\n"

@@ -22,7 +22,7 @@ COMMANDS = {
     "tune": ("choose", "Recommend settings for how a network reads."),
     "label": ("manage", "Add, change and remove labels."),
     "pack": ("manage", "Convert a dataset for another tool."),
-    "merge": ("manage", "Join the parts of an array run."),
+    "merge": ("manage", "Join the partitions of an array run."),
     "compact": ("manage", "Free dead bytes in shards."),
     "monitor": ("check", "Watch runs and loaders live."),
     "doctor": ("check", "Try what a run needs on this machine."),

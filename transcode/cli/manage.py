@@ -156,13 +156,15 @@ def merge_command(destination: Path | str) -> None:
     merged = merge(destination)
     for id_, why in merged.missing.items():
         click.echo(printable(f"{id_}: {why}"))
-    joined = f"{count_of(merged.parts, 'part')} joined" if merged.parts else "no parts to join"
+    joined = f"{count_of(merged.parts, 'partition')} joined" if merged.parts else "no partitions to join"
     line = f"{joined}; {merged.ok} ok, {merged.failed} failed"
     line += f", {len(merged.missing)} missing" if merged.missing else ""
     click.echo(f"vidprep: {line}", err=True)
     if merged.unended:
         parts = ", ".join(map(str, merged.unended[:10])) + " …" * (len(merged.unended) > 10)
-        line = f"{len(merged.unended)} of {merged.count} parts did not finish ({parts}); run them again, then merge"
+        line = (
+            f"{len(merged.unended)} of {merged.count} partitions did not finish ({parts}); run them again, then merge"
+        )
         click.echo(f"vidprep: {line}", err=True)
     if merged.changed:
         named = printable(", ".join(merged.changed[:10])) + " …" * (len(merged.changed) > 10)

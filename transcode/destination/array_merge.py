@@ -120,11 +120,11 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
         if id_ in lasting or id_ in missing:
             continue
         if id_ not in rows:
-            missing[id_] = f"no row: part {index} of {plan.count} " + (
+            missing[id_] = f"no row: partition {index} of {plan.count} " + (
                 "lost it" if index in ended else "did not finish"
             )
         elif index not in ended and rows[id_].state != plan.states[id_]:
-            missing[id_] = f"its source has changed since, and part {index} of {plan.count} did not finish"
+            missing[id_] = f"its source has changed since, and partition {index} of {plan.count} did not finish"
         elif rows[id_].state != plan.states[id_]:
             changed.append(id_)
     ended -= {plan.parts[id_] for id_ in missing if id_ in plan.parts}
@@ -157,7 +157,7 @@ def _merged(path: Path) -> MergedParts:
     try:
         found = parse_json(read_regular(path))
         missing = {str(id_): str(why) for id_, why in found["missing"].items()}
-        ended = frozenset(whole_between("part", index, 0, MAX_PARTITIONS) for index in found["ended"])
+        ended = frozenset(whole_between("partition", index, 0, MAX_PARTITIONS) for index in found["ended"])
         return MergedParts(str(found["plan"]), ended, missing)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         why = f"cannot be read ({error}); remove it: the next merge then does not know what was joined before"

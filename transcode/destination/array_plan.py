@@ -233,8 +233,8 @@ def _check_not_narrower(place: Destination, selection: Selection) -> None:
     before = read_array_plan(path)
     if before.selection.narrowing != selection.narrowing:
         raise DestinationError(
-            f"an array run of {before.count} parts is incomplete here, and --include, --exclude or --limit would leave out some of"
-            " its videos; run its parts that did not finish, or an array of all videos",
+            f"an array run of {before.count} partitions is incomplete here, and --include, --exclude or --limit would leave out some of"
+            " its videos; run its partitions that did not finish, or an array of all videos",
             path=place.shown,
         )
 
@@ -246,7 +246,7 @@ def _plan_in_force(place: Destination, part: Partition, settings: RunSettings) -
     plan = read_array_plan(path)
     first = f"let its tasks end and `vidprep merge {place.shown}` first"
     if plan.count != part.count:
-        raise DestinationError(f"is running for an array run of {plan.count} parts; {first}", path=place.shown)
+        raise DestinationError(f"is running for an array run of {plan.count} partitions; {first}", path=place.shown)
     if difference := "; ".join(differences(plan.settings, settings)):
         raise DestinationError(
             f"an array run was started here with different settings: {difference}. Give all its tasks the same, or {first}",
@@ -326,8 +326,8 @@ def read_array_plan(path: Path) -> ArrayPlan:
             ids.append(unit.id)
             parts.append(unit.part)
             states[unit.id] = unit[2:]
-        count = whole_between("number of parts", about["count"], 1, MAX_PARTITIONS)
-        numbers = [whole_between("part", part, 0, count - 1) for part in parts]
+        count = whole_between("number of partitions", about["count"], 1, MAX_PARTITIONS)
+        numbers = [whole_between("partition", part, 0, count - 1) for part in parts]
         if len({*ids}) < len(ids) or not all(type(id_) is str for id_ in ids):
             raise ValueError("its ids are not unique strings")
         chosen = about["selection"]

@@ -218,7 +218,7 @@ class Destination:
             others -= {self.part.count} if self.part else set()
             if others and not merging:
                 raise DestinationError(
-                    f"holds parts of a run by {', '.join(map(str, sorted(others)))} tasks; `vidprep merge {self.shown}` first",
+                    f"holds partitions of a run by {', '.join(map(str, sorted(others)))} tasks; `vidprep merge {self.shown}` first",
                     path=self.shown,
                 )
             unreadable = _rename_unreadable(self) if overwrite else []

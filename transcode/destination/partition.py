@@ -82,7 +82,7 @@ def parse_partition(text: str, environment: Mapping[str, str]) -> Partition:
         index, count = int(found[1]), int(found[2])
     if not 0 <= index < count <= MAX_PARTITIONS:
         raise SettingsError(
-            f"<partition>: there is no part {index} of {count}; I goes from 0 to N - 1, N to 99999", partition=text
+            f"<partition>: there is no partition {index} of {count}; I goes from 0 to N - 1, N to 99999", partition=text
         )
     return Partition(index, count)
 

@@ -177,7 +177,9 @@ class RunOptions:
         check_options(self)
         if self.prune and self.partition is not None:
             raise SettingsError(
-                "<prune>: a task of an array sees a part; prune by a run of all", prune=True, partition=self.partition
+                "<prune>: a task of an array sees only its partition; prune in a run of all",
+                prune=True,
+                partition=self.partition,
             )
         address = self.cluster_address
         if address and self.backend == "local":

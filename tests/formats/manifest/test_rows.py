@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from vidprep.formats.manifest.journal import Journal
@@ -71,6 +72,7 @@ def written(folder: Path, *rows: ManifestRow) -> dict[str, ManifestRow]:
     return {row.id: row for row in read_manifest(folder)}
 
 
+@pytest.mark.long
 @QUICK
 @given(column=st.sampled_from(COLUMN_NAMES), value=ANYTHING)
 @example(column="source_rotation", value=-(2**31))
@@ -87,6 +89,7 @@ def test_a_value_that_its_column_cannot_hold_costs_that_row_and_says_so(column, 
         assert odd.status == "failed" and column in (odd.message or "")
 
 
+@pytest.mark.long
 @QUICK
 @given(values=st.lists(ANYTHING, min_size=1, max_size=4), name=st.text(max_size=8))
 @example(values=[2**70], name="n")

@@ -171,6 +171,7 @@ class TestMemory(StorageContract):
             memory.rm(name, recursive=True)
 
 
+@pytest.mark.long
 class TestS3(StorageContract):
     @pytest.fixture(params=["well", "every third request fails"])
     def opened(

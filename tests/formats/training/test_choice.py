@@ -75,6 +75,7 @@ def test_classes_are_those_of_the_whole_store_in_every_split(store: Path) -> Non
         assert found <= {("a", 0), ("b", 1), ("c", 2)}
 
 
+@pytest.mark.long
 def test_labels_are_of_one_kind_in_every_batch_of_both_loaders(store: Path) -> None:
     torch = pytest.importorskip("torch")
     dataset = VideoDataset(store, 2)

@@ -69,6 +69,7 @@ def test_an_error_comes_with_its_batch_and_the_rest_goes_on(processes, store_of,
     assert len(names(seen)) == len(dataset) - 2
 
 
+@pytest.mark.long
 def test_a_killed_worker_loses_and_doubles_nothing(store_of):
     dataset = VideoDataset(store_of("h264"), 4)
     with PrefetchLoader(dataset, 4, shuffle=True, seed=2, processes=False) as loader:
@@ -102,6 +103,7 @@ class AbsentStore(VideoStore):
         raise RuntimeError("no such thing here")
 
 
+@pytest.mark.long
 def test_messages_for_a_killed_worker_reach_no_other(store_of, monkeypatch):
     closed_early = []
 
@@ -122,6 +124,7 @@ def test_messages_for_a_killed_worker_reach_no_other(store_of, monkeypatch):
     assert not any(closed_early)
 
 
+@pytest.mark.long
 def test_a_sequence_that_kills_its_worker_fails_alone(store_of):
     dataset = VideoDataset(DeadlyStore(store_of("h264")), 4, 1, 4)
     with PrefetchLoader(dataset, 2, processes=True, cache_bytes=1_000_000) as loader:
@@ -148,6 +151,7 @@ def test_workers_that_cannot_start_are_an_error_at_once(store_of, capfd):
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks for open files in /proc")
 @pytest.mark.parametrize("kind", in_turn(["burst", "h264"], 2))
 def test_nothing_is_left_behind(kind, store_of, without_gc):
@@ -200,6 +204,7 @@ def test_a_loader_is_of_one_process_and_not_used_when_closed(processes, store_of
             use()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_workers_end_with_the_program_that_had_them(signal_number, store_of):
     script = (

@@ -17,6 +17,7 @@ from tests.sampling import in_turn
 WITHOUT_WITNESS = {"movie timescale", "media timescale", "media time", "version of edits", "stss"}
 
 
+@pytest.mark.long
 def test_flipped_bits_are_reported(tmp_path: Path) -> None:
     """Before, 142 of these changed frames or their times without a word."""
     tried = list(flips(tmp_path, every=41))

@@ -47,6 +47,7 @@ def places(path: Path) -> list[int]:
         return [packet.pos for packet in container.demux(video=0) if packet.size and packet.pos is not None]
 
 
+@pytest.mark.long
 def test_slices_in_an_avi_that_are_none(make: Callable[..., Path]) -> None:
     path = make("a.avi", "-c:v", "libx264", "-bf", "2")
     data, changed, counted = path.read_bytes(), path.with_stem("changed"), 0

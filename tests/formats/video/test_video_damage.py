@@ -97,6 +97,7 @@ def test_the_decoders_pixel_limit_applies_if_the_header_claims_less(
         )
 
 
+@pytest.mark.long
 def test_the_ffmpeg_commands_pixel_limit_applies(grows: Path, tmp_path: Path) -> None:
     like = make_clip(tmp_path / "like.mp4", 3)
     wide = make_clip(tmp_path / "wide.mp4", 1, (6016, 6016))

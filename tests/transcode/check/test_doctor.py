@@ -57,6 +57,7 @@ def test_a_broken_library_is_named_with_the_remedy(tmp_path, name):
     assert advice == f"pip install --force-reinstall {name}"
 
 
+@pytest.mark.long
 def test_a_library_that_loads_and_does_not_work_fails_where_it_is_used(tmp_path):
     """The line that says `ok` has done it: a JPEG library that raises breaks burst and no codec; an ffmpeg that has no encoder
     is not the default engine, and breaks nothing that a default needs; a torchcodec that aborts takes nobody with it."""

@@ -346,6 +346,7 @@ def test_a_stopped_check_resumes_and_reads_changed_files_again(made, tmp_path):
     assert "c00.mp4: c00: is" in ran.out
 
 
+@pytest.mark.long
 def test_a_video_that_kills_or_holds_its_reader_is_one_fault(made, tmp_path):
     folder = Path(shutil.copytree(made("h264")[1], tmp_path / "dst"))
     hurry = "v = sys.modules['vidprep.transcode.check.validate']; v.MIN_SECONDS = 12; v.SECONDS_PER_SECOND = 0"

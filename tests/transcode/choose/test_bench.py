@@ -191,6 +191,7 @@ def test_stores_without_a_common_id_are_read_each_by_itself(stores, tmp_path):
     assert "the stores share no id" in found.notes[0]
 
 
+@pytest.mark.long
 def test_videos_are_matched_by_id_and_unreadable_ones_are_skipped(stores, tmp_path):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "c00.mp4").write_bytes(b"no video at all")
@@ -204,6 +205,7 @@ def test_videos_are_matched_by_id_and_unreadable_ones_are_skipped(stores, tmp_pa
     assert len(sampled.places[0].videos) == 2 and "2 of 3 videos" in sampled.notes[0]
 
 
+@pytest.mark.long
 def test_videos_whose_ids_kept_the_suffix_are_matched_too(tmp_path):
     make_clips(tmp_path / "raw", 2)
     make_clip(tmp_path / "raw" / "c00.mkv")
@@ -242,6 +244,7 @@ def test_pictures_are_read_in_the_order_of_their_numbers(tmp_path):
     assert "no number" in surveyed(find_place(tmp_path), ["v"])[1]["v"]
 
 
+@pytest.mark.long
 def test_hostile_names_are_text(stores, tmp_path):
     root = tmp_path / "<img src=x onerror=alert(1)>\x1b[31m"
     make_clips(root, 1, 12)

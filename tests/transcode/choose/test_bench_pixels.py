@@ -133,6 +133,7 @@ def found_first(folder: Path) -> dict[str, str]:
     return environment(PYTHONPATH=path)
 
 
+@pytest.mark.long
 def test_the_command_goes_on_without_the_loader_that_is_wrong(stores, tmp_path):
     env = fake_decord(tmp_path / "fake", SHIFTED_DECORD)
     ran = run(
@@ -150,6 +151,7 @@ def test_a_loader_that_crashes_costs_its_cells_and_nothing_timed_on_a_store_is_a
     assert ran.code == 1 and "no loader could be timed" in ran.err and "refused: its process died" in ran.out
 
 
+@pytest.mark.long
 def test_a_broken_torchcodec_names_the_remedy(stores, tmp_path):
     """Without CUDA pip installs one that ends in "libnvrtc.so.13: cannot open shared object file"."""
     (tmp_path / "fake" / "torchcodec" / "decoders").mkdir(parents=True)
@@ -176,6 +178,7 @@ def test_a_broken_torchcodec_names_the_remedy(stores, tmp_path):
     )
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("decord") is None, reason="decord is not installed")
 def test_decord_on_rotated_and_uneven_files_is_right_or_refused(media, tmp_path):
     (tmp_path / "raw").mkdir()
@@ -234,6 +237,7 @@ def test_the_advice_is_the_least_that_is_good_enough():
     assert advised(tried) == TrainingPoint(2, 8, 96.0)
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_it_and_leaves_neither_process_nor_file(stores, tmp_path):
     group = subprocess.Popen(
         command(stores / "h264", "--loader", "vidprep", "--seconds", 60, "--out", tmp_path / "page", verb="bench"),

@@ -190,6 +190,7 @@ def test_a_killed_sweep_resumes_and_adds_new_settings(sources, swept, tmp_path):
     assert ("h264_gop_4_preset_medium_crf_40", "c00") in rows_of(out)
 
 
+@pytest.mark.long
 def test_a_browser_draws_the_curves(swept, browser):
     browser.open(swept / "report.html")
     assert browser.run("return document.querySelectorAll('[data-figure].js-plotly-plot').length") == 4

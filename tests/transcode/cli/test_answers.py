@@ -273,6 +273,7 @@ def test_a_report_without_worst_frames(ready, tmp_path):
     assert "- **2 ok** 1 failed" in (tmp_path / "report.md").read_text()
 
 
+@pytest.mark.long
 def test_an_ffmpeg_that_was_asked_for_and_is_not_there_is_no_ok():
     ran = vidprep("doctor", "--ffmpeg", "/nosuch")
     assert ran.returncode == 1 and "no   ffmpeg: no ffmpeg at /nosuch" in ran.stdout

@@ -34,7 +34,7 @@ def merge(made, env=None):
     ran = transcode(made, verb="merge", env=env)
     named = [line.partition(": ")[0] for line in ran.out.splitlines()]
     assert len(named) == len({*named}), ran.out
-    ended = ran.err.partition(" parts did not finish (")[2].partition(")")[0]
+    ended = ran.err.partition(" partitions did not finish (")[2].partition(")")[0]
     return ran.code, {*named}, {int(number) for number in ended.split(", ") if number}
 
 

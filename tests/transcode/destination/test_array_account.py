@@ -37,8 +37,9 @@ def broken(sources, made, part, hook, code, *, at=1, count=3, kind="h264", env=N
     return transcode(sources, made, *given, "--jobs", 1, "--partition", f"{part}/{count}", verb=verb, env=env).code
 
 
+@pytest.mark.long
 def test_a_part_that_was_killed_counted_as_there(sources, tmp_path):
-    """Merge said "3 parts joined", rc 0, though a part had made nothing, or not all of its videos."""
+    """Merge said "3 partitions joined", rc 0, though a part had made nothing, or not all of its videos."""
     for name, code in (("killed", KILL_ALL), ("terminated", TERMINATE)):
         made = tmp_path / name
         assert array(sources, made, 0, 2) == [0, 0]

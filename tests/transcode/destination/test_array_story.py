@@ -184,6 +184,7 @@ def whole(pool, tmp_path_factory):
     return of
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", in_turn(range(60), 60))
 def test_merge_says_the_truth_about_every_video_whatever_happens(seed, pool, sources, whole, tmp_path, request):
     """Tasks killed, terminated, refused, run twice, left out, begun with other settings; sources that come and go."""

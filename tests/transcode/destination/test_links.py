@@ -186,7 +186,7 @@ def test_parts_and_merge_follow_no_link(clips: Path, outside: Path, tmp_path: Pa
     (part / "partial").symlink_to(outside / "partial")
     assert transcode(tmp_path / "two", destination, *QUICK, "--partition", "1/2").code == 2
     merged = transcode(destination, verb="merge")
-    assert merged.code == 1 and "1 of 2 parts did not finish (1)" in merged.err
+    assert merged.code == 1 and "1 of 2 partitions did not finish (1)" in merged.err
     assert state(outside) == before
 
 

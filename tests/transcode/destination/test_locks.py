@@ -200,6 +200,7 @@ def test_a_run_that_was_paused_until_another_took_over_publishes_nothing_more(
         assert [row for row in rows if hashlib.sha256(after[row["file_name"]]).hexdigest() != row["sha256"]] == []
 
 
+@pytest.mark.long
 @needs_namespaces
 @pytest.mark.parametrize("store", in_turn(["burst", "webdataset", "gulp", "tensor"], 4))
 def test_a_run_that_wakes_inside_a_shard_changes_nothing_of_its_successor(
@@ -314,6 +315,7 @@ def test_of_many_that_claim_a_lease_at_once_one_gets_it_and_the_number_goes_up(t
     assert [path.name for path in (tmp_path / STATE_DIR).iterdir()] == ["lease-000005"]
 
 
+@pytest.mark.long
 @needs_namespaces
 def test_the_folder_that_is_full_is_named_not_the_bucket(s3: Bucket, tmp_path: Path) -> None:
     """A full TMPDIR was "no room left in s3://…", and the free bytes of TMPDIR were told as the bucket's."""

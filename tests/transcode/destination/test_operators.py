@@ -46,6 +46,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_clips(tmp_path_factory.mktemp("sources") / "raw", 4, 6)
 
 
+@pytest.mark.long
 def test_a_key_is_no_path(there: Bucket, sources: Path, tmp_path: Path) -> None:
     """Of col/a.mp4 and col//a.mp4 one was made and nothing said of the other; col//b.mp4 was "gone"."""
     there.put(sources / "c00.mp4", "col/a.mp4")
@@ -190,10 +191,12 @@ def test_a_shard_that_does_not_reach_its_url_is_named_by_no_manifest(there: Buck
     for part, env in ((0, environment(tmp_path / "two", kill, **keys)), (1, there.environment)):
         burst(src, "s3://videos/parts", *options, "--partition", f"{part}/2", env=env)
     merged = transcode("s3://videos/parts", verb="merge", env=there.environment)
-    assert merged.code == 1 and "1 of 2 parts did not finish (0)" in merged.err, merged.err
+    assert merged.code == 1 and "1 of 2 partitions did not finish (0)" in merged.err, merged.err
     for name in ("refused", "parts"):
         checked = transcode(f"s3://videos/{name}", "--cross-check", 0, verb="validate", env=there.environment)
-        assert all(": no row: part 0 of 2 did not finish" in line for line in checked.out.splitlines()), checked.out
+        assert all(": no row: partition 0 of 2 did not finish" in line for line in checked.out.splitlines()), (
+            checked.out
+        )
         assert burst(src, f"s3://videos/{name}", *options, env=there.environment).code == 0
         checked = transcode(src, f"s3://videos/{name}", "--cross-check", 0, verb="validate", env=there.environment)
         assert checked.code == 0, checked.out + checked.err
@@ -335,6 +338,7 @@ def test_a_store_that_takes_nothing_is_given_up_in_a_minute_or_so(there: Bucket,
     assert seconds < 150
 
 
+@pytest.mark.long
 def test_unreadable_files_behind_a_url_are_named(there: Bucket, sources: Path) -> None:
     """It was a file of a scratch folder that was gone by then."""
     assert transcode(sources, "s3://videos/hurt", env=there.environment).code == 0

@@ -98,12 +98,12 @@ def test_parts_are_disjoint_complete_and_end_together():
         ("0/1", {}, Partition(0, 1)),
         ("auto", {"ID": "5", "MIN": "3", "MAX": "9", "STEP": "2"}, Partition(1, 4)),
         ("auto", {"ID": "0", "MIN": "0", "MAX": "3", "STEP": "1"}, Partition(0, 4)),
-        ("64/64", {}, "there is no part 64 of 64"),
+        ("64/64", {}, "there is no partition 64 of 64"),
         ("1-4", {}, "give I/N"),
-        ("0/0", {}, "there is no part 0 of 0"),
+        ("0/0", {}, "there is no partition 0 of 0"),
         ("auto", {}, "SLURM_ARRAY_TASK_MAX is not set"),
         ("auto", {"ID": "5", "MIN": "1", "MAX": "9", "STEP": "1", "COUNT": "3"}, "do not run from 1 to 9 by 1"),
-        ("auto", {"ID": "9", "MIN": "0", "MAX": "3"}, "there is no part 9 of 4"),
+        ("auto", {"ID": "9", "MIN": "0", "MAX": "3"}, "there is no partition 9 of 4"),
     ],
 )
 def test_which_part_a_task_is(text, variables, expected):
@@ -115,6 +115,7 @@ def test_which_part_a_task_is(text, variables, expected):
         parse_partition(text, given)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", in_turn(KINDS, 3))
 def test_concurrent_tasks_and_a_merge_equal_one_run(kind, sources, whole, tmp_path):
     verb, *options = KINDS[kind]
@@ -134,7 +135,7 @@ def test_concurrent_tasks_and_a_merge_equal_one_run(kind, sources, whole, tmp_pa
     if kind == "h264":
         assert len(open_store(made).ids) == 9  # parts are read as one
     ran = merge(made)
-    assert (ran.code, "3 parts joined; 9 ok, 1 failed" in ran.err) == (1, True), ran.err
+    assert (ran.code, "3 partitions joined; 9 ok, 1 failed" in ran.err) == (1, True), ran.err
     assert rows_of(made) == rows_of(whole(kind))
     if kind == "h264":
         assert outputs(made) == outputs(whole(kind))
@@ -157,6 +158,7 @@ def test_concurrent_tasks_and_a_merge_equal_one_run(kind, sources, whole, tmp_pa
     assert checked.code == 0, checked.out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", in_turn(["h264", "burst"], 2))
 def test_a_killed_task_goes_on_when_it_is_queued_again(kind, sources, whole, tmp_path):
     verb, *options = KINDS[kind]
@@ -197,7 +199,7 @@ def test_finished_videos_of_a_killed_task_survive_the_merge_and_a_plain_run_does
     )
     ran = merge(made)
     for _ in range(2):
-        assert ran.code == 1 and "2 of 2 parts did not finish (0, 1)" in ran.err, ran.err
+        assert ran.code == 1 and "2 of 2 partitions did not finish (0, 1)" in ran.err, ran.err
         ran = merge(made)
     kept = {row.id for row in read_manifest(made) if row.ok}
     assert len(kept) >= 2
@@ -239,6 +241,7 @@ def test_mixing_partitions_is_refused(sources, tmp_path):
     assert ran.code == 2 and "does not exist" in ran.err
 
 
+@pytest.mark.long
 def test_merging_and_running_are_refused_while_a_task_runs(sources, tmp_path, monkeypatch):
     monkeypatch.setattr(f"{points.LEASE_TIMES}.FOLDER_GONE_SECONDS", 2)
     made = tmp_path / "made"
@@ -288,7 +291,7 @@ def test_parts_that_were_joined_before_are_not_missed_by_a_later_merge(sources, 
     made, options = tmp_path / "made", KINDS["h264"][1:]
     for shard in ("0/3", "2/3"):
         assert transcode(sources, made, *options, "--partition", shard).code in (0, 1)
-    assert "1 of 3 parts did not finish (1)" in merge(made).err
+    assert "1 of 3 partitions did not finish (1)" in merge(made).err
     assert transcode(sources, made, *options, "--partition", "1/3").code in (0, 1)
     for _ in range(2):
         assert "did not finish" not in merge(made).err

@@ -167,6 +167,7 @@ HOSTILE: list[tuple[str, object]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", ["encoded", "burst"])
 def test_no_value_in_a_manifest_ends_a_command_with_a_traceback(store: str, tmp_path: Path) -> None:
     verb = "transcode" if store == "encoded" else "burst"

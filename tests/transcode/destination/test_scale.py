@@ -253,6 +253,7 @@ def growth(tmp_path: Path, codec: str, count: int, warm: int, engine: str = "av"
     return after - before, each
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_from_one_video_to_the_next(tmp_path: Path) -> None:
     resident, each = growth(tmp_path, "h264", 300, 50)
     assert resident < 4e6 and each < 1000

@@ -73,6 +73,7 @@ def test_parts_that_are_run_again_count_as_they_are_now(kind: str, tmp_path: Pat
     assert contents(made).keys() == {f"c{n:02d}" for n in (0, 1, 3, 4, 5)}
 
 
+@pytest.mark.long
 def test_a_row_that_was_tried_more_often_does_not_count_for_it(tmp_path: Path) -> None:
     src, made = make_clips(tmp_path / "src", 4, 6), tmp_path / "made"
     crash = fault(*points.RUN_JOB, at=-1, code="os.kill(os.getpid(), signal.SIGSEGV)", only="child")
@@ -130,6 +131,7 @@ def test_settings_that_cannot_be_read_keep_the_rows_of_parts(tmp_path: Path) -> 
         assert {path.name: path.read_bytes() for path in made.glob("manifest*")} == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", in_turn(FORMATS, 4))
 def test_dead_bytes_go_by_the_run_or_by_the_command(store: str, thirteen: Path, tmp_path: Path) -> None:
     src, made = Path(shutil.copytree(thirteen, tmp_path / "src")), tmp_path / "made"

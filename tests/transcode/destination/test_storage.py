@@ -103,6 +103,7 @@ def test_finished_videos_behind_a_url_are_not_processed_again(s3, here):
     assert results(s3.objects("twice/")) == outputs(here)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", in_turn(["burst", "webdataset", "gulp", "tensor"], 4))
 def test_a_store_of_frames_goes_there_shard_by_shard(store, s3, tmp_path):
     src = make_clips(tmp_path / "src", 4, 8, size=(256, 256), noise=True)
@@ -257,6 +258,7 @@ def test_workers_of_a_cluster_need_no_folder_in_common(s3, here, tmp_path):
     assert results(s3.objects("long/")) == outputs(tmp_path / "segments")
 
 
+@pytest.mark.long
 def test_a_long_video_there_is_split_too(s3, tmp_path):
     long = make_clip(tmp_path / "long.mp4", 120, (64, 48))
     s3.put(long, "long/long.mp4")
@@ -440,6 +442,7 @@ def test_without_the_driver_it_is_named(tmp_path, monkeypatch):
     assert "pip install 'vidprep[s3]'" in ran.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["transcode", "burst"])
 def test_outputs_of_a_bucket_are_checked_and_shown_against_it(verb, s3, sources, tmp_path):
     s3.put(sources / "c00.mp4", f"{verb}/a.mp4")

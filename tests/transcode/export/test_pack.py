@@ -142,6 +142,7 @@ for path in sorted(mappings.rglob("*.json")):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", in_turn([["--fps", "7", "--codec", "hevc", "--size", "96x64"], []], 2))
 def test_torchcodec_reads_the_frames_of_its_own_exact_mode_by_our_mappings(options, made, tmp_path):
     store = tmp_path / "store" if options else made("h264")

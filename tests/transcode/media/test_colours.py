@@ -250,6 +250,7 @@ def test_every_format_with_alpha_goes_over_black(pixel_format, engine, cli, tmp_
     assert np.abs(cli.raw(out, TO_RGB.format("auto", "auto"), 96, 64).mean() - 200 * 128 / 255) < 1.5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "bars", "white"), in_turn([("hlg.mp4", 6, 4), ("pq.mp4", 7, 5)], 2))
 def test_high_dynamic_range_is_tone_mapped_to_a_plausible_picture(name, bars, white, media, cli, pipeline):
     ours = pipeline(media[name], keep=True)

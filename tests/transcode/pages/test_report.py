@@ -101,6 +101,7 @@ def test_the_figures_are_those_of_the_manifest(made, sources, tmp_path):
     assert "3 ok" in markdown and "not a readable video" in markdown
 
 
+@pytest.mark.long
 def test_a_browser_draws_sorts_filters_and_shows_the_worst_frames(made, browser, tmp_path):
     assert report(made, "--out", tmp_path, "--title", "of tests").code == 0
     browser.open(tmp_path / "report.html")
@@ -151,6 +152,7 @@ def test_failures_precede_pictures_and_warnings_are_counted_once(made, tmp_path)
     assert titles[: len(first)] == first
 
 
+@pytest.mark.long
 def test_dark_and_light_follow_the_reader(made, browser, tmp_path):
     assert report(made, "--out", tmp_path).code == 0
     seen = {}
@@ -167,6 +169,7 @@ def test_dark_and_light_follow_the_reader(made, browser, tmp_path):
     assert seen["light"][2] < 400 < seen["dark"][2]
 
 
+@pytest.mark.long
 def test_names_are_text_and_never_markup(browser, tmp_path):
     source = make_clip(tmp_path / "clips" / f"{HOSTILE.replace('/', '')}.mp4", 6)
     make_clip(source.parent / "torn</script><script>document.title='taken'.mp4", 6)  # a folder `torn<`
@@ -188,6 +191,7 @@ def test_names_are_text_and_never_markup(browser, tmp_path):
         assert "<" not in line and "](" not in line.replace("\\]", ""), line
 
 
+@pytest.mark.long
 def test_several_destinations_stand_side_by_side(made, burst, browser, tmp_path):
     ran = report(made, burst, "--out", tmp_path)
     assert ran.code == 0
@@ -268,6 +272,7 @@ def test_an_invalid_destination_is_reported(tmp_path):
     assert ran.code == 2 and "was not made by vidprep" in ran.err and str(tmp_path) in ran.err
 
 
+@pytest.mark.long
 def test_without_its_extra_the_command_names_it(made, tmp_path):
     script = (
         "import sys; sys.modules[sys.argv[1]] = None; from vidprep.transcode.cli.main import main; main(sys.argv[2:])"

@@ -106,6 +106,7 @@ def same(one: object, other: object) -> bool:
     return repr(one) == repr(other)  # NaN is NaN
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(columns=COLUMNS)
 @example(columns={"label": pa.array([None] * CLIPS), "n": pa.array([[], None, [None]], pa.list_(pa.list_(pa.int8())))})

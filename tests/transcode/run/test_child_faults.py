@@ -17,6 +17,7 @@ from tests.transcode.run.poison import fake_ffmpeg, on_poison, one_failed, parti
 from vidprep.transcode.workers.child import Child
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("code", "said", "engine"),
     in_turn(
@@ -82,6 +83,7 @@ def test_a_video_that_hangs_is_stopped_at_its_deadline(poisoned: Path, dst: Path
     no_processes_left(process.pid, 2)
 
 
+@pytest.mark.long
 def test_a_child_that_hangs_before_it_takes_a_video_does_not_take_the_others_with_it(
     poisoned: Path, dst: Path, tmp_path: Path
 ) -> None:
@@ -115,6 +117,7 @@ def test_a_memory_error_anywhere_in_the_child_is_one_row(poisoned: Path, dst: Pa
     assert told.startswith("ReadError: ran out of memory")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
 def test_a_video_that_takes_more_memory_than_it_may_is_one_row(poisoned: Path, dst: Path, engine: str) -> None:
     """A real one: frames of 36 million pixels in its decoder, its filter and its encoder. Where CPython has no memory to begin a thread

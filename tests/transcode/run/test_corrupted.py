@@ -58,6 +58,7 @@ def run_states(kind: str, place: Callable[[str], tuple[Path, Path]], count: int,
     assert not faults, "\n\n".join(faults)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", SAMPLED)
 def test_a_sample_of_corrupted_states_ends_every_command_with_a_message(kind, place):
     run_states(kind, place, SAMPLE, seed=len(kind))

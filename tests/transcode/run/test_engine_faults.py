@@ -117,6 +117,7 @@ def test_an_engine_that_talks_a_megabyte_does_not_block(dst: Path, tmp_path: Pat
     assert len(ran.rows["a"]["message"]) < 5000, "only the end of it is kept"
 
 
+@pytest.mark.long
 def test_a_kill_while_ffmpeg_encodes_costs_nothing_that_was_finished(clips: Path, dst: Path, tmp_path: Path) -> None:
     engine = ("--engine", "ffmpeg", "--ffmpeg", imageio_ffmpeg.get_ffmpeg_exe())
     assert transcode(clips, tmp_path / "whole", *engine, "--jobs", 2).code == 0
@@ -156,6 +157,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("change", "engine"), pairs(list(CHANGES), ["av", "ffmpeg"], each=1))
 def test_a_source_that_changes_while_it_is_read_is_no_output(
     poisoned: Path, dst: Path, tmp_path: Path, change: str, engine: str

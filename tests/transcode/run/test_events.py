@@ -144,6 +144,7 @@ def test_untaken_videos_are_queued(tmp_path):
     assert "0 of 5 videos, 0 failed, 3 queued" in shown and "\nrunning (2)" in shown
 
 
+@pytest.mark.long
 def test_a_terminal_follows_a_run_to_its_end(tmp_path):
     clips, events = make_clips(tmp_path / "src", 8, 60, size=(192, 144)), tmp_path / "events.jsonl"
     parent, child = pty.openpty()
@@ -217,6 +218,7 @@ with PrefetchLoader(VideoDataset(sys.argv[1], 4), 2, shuffle=True, processes=Fal
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["file", "pipe"])
 def test_a_loader_is_shown_with_its_history(way, sources, tmp_path):
     assert transcode(sources, tmp_path / "made", "--include", "c*.mp4").code == 0

@@ -55,6 +55,7 @@ WRITTEN = {
 }
 
 
+@pytest.mark.long
 def test_every_container_that_is_read_safely_is_a_source(cli: Ffmpeg, tmp_path: Path) -> None:
     """Held against what ffmpeg itself decodes of them."""
     source = tmp_path / "raw"

@@ -47,6 +47,7 @@ def write(path: Path, kind: str) -> str:
     return "it has 20,001 columns, more than 10,000"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux counts memory so")
 @pytest.mark.parametrize(
     ("kind", "suffix"),

@@ -187,6 +187,7 @@ def test_gulpio2_reads_what_we_wrote(clips, dst):
         assert meta["frame_rate"] == [25, 1]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves its files to be collected
 def test_webdataset_reads_what_we_wrote(tmp_path, dst):
     reader = pytest.importorskip("webdataset")

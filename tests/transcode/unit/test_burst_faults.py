@@ -67,6 +67,7 @@ def test_a_kill_anywhere_loses_no_whole_video_and_leaves_no_half_one(
     assert burst(clips, dst, "--format", store, "--json").summary["done_before"] == 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", in_turn(["burst", "webdataset"], 2))
 def test_a_video_whose_worker_is_killed_is_tried_again_alone(store, clips, dst, tmp_path):
     """The kernel kills whoever has most memory, which the videos beside may have taken: it was a failed source."""

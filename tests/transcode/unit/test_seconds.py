@@ -118,6 +118,7 @@ def cases(seed: int, folder: Path) -> list[str]:
     return wrong
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_cuts_hold_the_frames_that_were_meant_however_their_times_are_written(seed: int, tmp_path: Path) -> None:
     assert cases(seed, tmp_path) == []
@@ -223,6 +224,7 @@ def test_held_pictures_are_shown_for_as_long_as_they_are_on_screen(suffix: str, 
     assert open_store(tmp_path / "own")["middle"].timestamps.tolist() == [0.0, 5.0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".ts"])
 def test_a_cut_within_one_frame_shows_that_frame(suffix: str, tmp_path: Path) -> None:
     """It failed with "holds no frame" in files whose packets are counted, and was the frame before in others."""
@@ -280,6 +282,7 @@ def random_cuts(seed: int, tmp_path: Path) -> None:
         assert found == due, (seed, suffix, rate, asked, engine, spans)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", in_turn(range(40), 8))
 def test_cuts_anywhere_follow_the_rules_in_both_engines(seed: int, tmp_path: Path) -> None:
     random_cuts(seed, tmp_path)

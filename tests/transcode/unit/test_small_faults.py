@@ -167,6 +167,7 @@ def test_who_stops_listening_ends_nothing(clip: Path, tmp_path: Path) -> None:
     assert {row["status"] for row in manifest(tmp_path / "out").values()} == {"ok"}
 
 
+@pytest.mark.long
 def test_a_named_pipe_without_a_reader_is_reported(clip: Path, tmp_path: Path) -> None:
     """It waited for ever."""
     os.mkfifo(tmp_path / "pipe")

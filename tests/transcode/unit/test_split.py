@@ -175,6 +175,7 @@ def test_segments_are_whole_gops_and_the_length_is_a_setting(long, tmp_path):
     assert made == [("long", number, 8) for number in range(9)]
 
 
+@pytest.mark.long
 def test_videos_over_two_minutes_are_split_by_default(tmp_path):
     """In the same way whatever else there is to do and whoever does it; never what is shorter."""
     sources = tmp_path / "src"
@@ -210,6 +211,7 @@ def test_keyframes_alone(long, tmp_path):
     assert manifest(tmp_path / "out")["long"]["keyframes"] == list(range(250))
 
 
+@pytest.mark.long
 def test_cuts_of_a_long_video_are_split_too(long, tmp_path):
     rows = [{"path": long, "id": "a", "start": 1.03, "end": 8.9}, {"path": long, "id": "b", "start": 4}]
     cuts = table(tmp_path / "cuts.csv", rows)
@@ -297,6 +299,7 @@ def test_a_damaged_video_is_made_in_one_piece(long, tmp_path):
 SEGMENT_3 = "args[0].segment and args[0].segment.index == 3"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("breaks", "code"), in_turn([("os.kill(os.getpid(), signal.SIGSEGV)", 1), ("raise OSError(28, 'full')", 3)], 2)
 )
@@ -319,6 +322,7 @@ def test_a_segment_that_fails_fails_its_video_alone_and_one_without_room_fails_n
     assert {row["status"] for row in manifest(tmp_path / "out").values()} == {"ok"}
 
 
+@pytest.mark.long
 def test_a_segment_that_cannot_be_proven_leads_to_one_piece(long, tmp_path):
     breaking = fault(
         *points.MAKE_SEGMENT,
@@ -354,6 +358,7 @@ def test_a_segment_that_is_damaged_before_it_is_joined_fails_its_video(damage, s
     assert transcode(long, tmp_path / "out", "--split", 1).code == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", in_turn([1, 3, 6], 2))
 def test_a_run_that_is_killed_between_segments_goes_on(at, long, tmp_path):
     killed = environment(tmp_path / "hook", fault(*points.JOB_QUEUE_SETTLE, at=at, only="parent"))

@@ -177,6 +177,7 @@ def hurried(**values: float) -> str:
     return fault(*points.CHILD_INIT, code=code, only="parent")
 
 
+@pytest.mark.long
 def test_the_deadline_grows_neither_with_what_a_source_claims_nor_with_its_holes(tmp_path: Path) -> None:
     """Two frames, 100 h apart, in a file that is 4 TB long; and an encoder that hangs."""
     with gapped(tmp_path / "src" / "gap.mkv", [0, 100 * HOUR]).open("r+b") as file:

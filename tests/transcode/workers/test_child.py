@@ -50,6 +50,7 @@ def test_after_a_crash_it_is_replaced(child: Child) -> None:
     assert child.call(math.sqrt, 9, patient) == 3
 
 
+@pytest.mark.long
 def test_at_its_deadline_it_is_stopped_and_replaced(child: Child) -> None:
     began = time.monotonic()
     with pytest.raises(DeadlineError, match="stopped after 2 s"):

@@ -145,6 +145,7 @@ def workers_at_work(backend):
     return found
 
 
+@pytest.mark.long
 def test_a_cluster_equals_one_machine(cluster, sources, whole, whole_burst, tmp_path):
     ran = transcode(sources, tmp_path / "videos", "--gop", 4, *cluster)
     assert ran.code == 0, ran.err
@@ -252,6 +253,7 @@ def children_that_read(path):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cluster", in_turn(["dask", "ray"], 2), indirect=True)
 def test_a_video_whose_process_is_killed_is_one_row_on_a_cluster(cluster, tmp_path):
     clips = make_clips(tmp_path / "src", 3)

@@ -81,6 +81,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_runs_nothing_from_the_current_folder(name: str, traps: Path, made: Path, tmp_path: Path) -> None:
     arguments = [part.format(made=made, out=tmp_path) for part in COMMANDS[name]]

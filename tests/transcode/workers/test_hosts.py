@@ -313,6 +313,7 @@ def test_in_a_folder_that_is_gone_nothing_is_started_and_no_video_fails(clips, l
     check_ended_well(clips, made, local / "short")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("closed", in_turn(["2>&-", "<&- >&- 2>&-"], 2))
 def test_closed_standard_streams_stop_nothing(closed, clips, local, tmp_path):
     run = subprocess.run(
