@@ -57,7 +57,7 @@ class GivenLabels:
         self._planned: Labels | None = None
 
     def given(self) -> Labels | None:
-        """Return labels for the next manifest that may not be in the current one."""
+        """Return the labels that the next manifest needs and the current one may lack."""
         if self._given is None and (path := self._storage.root / self._name).exists():
             from vidprep.formats.manifest import read_labels
 

@@ -138,7 +138,7 @@ class ShardSizes:
         return self.there.keys() & self.alive.keys()
 
     def dead(self, name: str) -> int:
-        """Return how many bytes of a shard no row names."""
+        """Return the number of bytes of a shard that no row refers to."""
         return self.there[name] - self.alive.get(name, 0) - self.tail
 
     def small(self, shard_bytes: int) -> set[str]:

@@ -72,7 +72,7 @@ class HostRequirements:
 def expected_of_hosts(
     units: Sequence[Unit], settings: RunSettings, ffmpeg: str, state: str
 ) -> Iterator[HostRequirements]:
-    """Provide for the block what other machines must see and have. Raises DestinationError."""
+    """Write a token into the destination, yield what hosts must see and have, and remove it. Raises DestinationError."""
     token, scratch_bytes = uuid.uuid4().hex, 0
     if is_url(state):
         staged = (unit.size_bytes for unit in units if is_url(unit.path))

@@ -213,7 +213,7 @@ class DamageWatch:
 
     @cached_property
     def _missing_end(self) -> list[str]:
-        """One line for each part that the file's structure announces and its end lacks. Valid when it was read to its end."""
+        """Return a line for each part that headers announce and the end of the file lacks; call it after reading to the end."""
         return missing_end(self._path, self._info.format_name, self.log.end_byte)
 
     @cached_property
