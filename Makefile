@@ -49,7 +49,7 @@ check: $(READY) types lint  ## format, lint, import contracts, strict types, qui
 test: $(READY) types lint  ## everything but what takes long
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --durations 20 -m "not slow and not long"
 
-test-long: $(READY)  ## tests of more than two seconds: clusters, buckets, kills, training loops, more real clips
+test-long: $(READY)  ## tests of more than 1.5 s: clusters, buckets, kills, training loops, more real clips
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --durations 20 -m "long and not slow"
 
 generated: $(READY)  ## what is written from options and columns: types of keywords, tables in documents

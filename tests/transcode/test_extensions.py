@@ -53,6 +53,7 @@ def add_row(file: Path, table: str, row: str) -> None:
     file.write_text(text.replace(table, f"{table}    {row}"))
 
 
+@pytest.mark.long
 def test_a_file_and_a_row_make_a_command_and_a_function(made: Path, tree: Path) -> None:
     code, row, name = blocks("Adding a command")
     (tree / "transcode" / "cli" / "count.py").write_text(code)

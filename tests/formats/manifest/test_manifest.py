@@ -151,6 +151,7 @@ def test_no_manifest_is_no_table(tmp_path):
     assert read_table(tmp_path) is None
 
 
+@pytest.mark.long
 def test_a_flipped_bit_is_never_read_as_other_values(tmp_path):
     """One bit in every place of a small file: refused, or where it carries nothing, read as it was."""
     path = tmp_path / MANIFEST_NAME

@@ -18,6 +18,7 @@ from vidprep.formats.manifest.row import column, described, kinds_of
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.long
 def test_one_line_makes_a_column(tmp_path):
     copy_packages(tmp_path)
     (line,) = re.findall(r"^    (\w+: .* = column\(.*\))$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)

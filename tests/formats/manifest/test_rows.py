@@ -101,6 +101,7 @@ def test_labels_of_any_value_lose_no_row(values, name, tmp_path):
     assert len(there) == 1 + len(values)
 
 
+@pytest.mark.long
 @QUICK
 @given(line=st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
 @example(line=b"[" * 100_000)
@@ -152,6 +153,7 @@ def test_no_two_labels_share_a_column_and_each_comes_back(tmp_path):
     assert read_table(tmp_path).column_names == [*COLUMN_NAMES, "labels"]
 
 
+@pytest.mark.long
 @QUICK
 @given(labels=st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=6), st.integers(0, 9), max_size=6))
 def test_labels_of_any_name_come_back(labels, tmp_path):

@@ -82,6 +82,7 @@ def offset_of(found: np.ndarray, due: np.ndarray, most: int = 2000) -> int:
 NAMES = ("aac", "aac48", "mp3", "flac", "opus")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["mp4", "mkv", "webm"])
 def test_samples_are_those_of_ffmpeg_wherever_one_begins(kind, heard, cli):
     store = open_store(heard / kind)

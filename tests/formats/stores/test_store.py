@@ -128,6 +128,7 @@ except SystemExit as ended:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", in_turn(["burst", "h264"], 2))
 def test_reading_a_store_imports_no_pandas(kind, store_of):
     """pyarrow looks for it with its first array, and each worker of a loader would pay two seconds of CPU time."""
@@ -166,6 +167,7 @@ def test_a_store_that_was_read_from_is_read_from_in_a_fork(store, tmp_path):
     assert digest(store, "sub/c02") == expected
 
 
+@pytest.mark.long
 def test_few_files_stay_open(store_of, tmp_path):
     for number in range(12):
         for each in store_of("h264").rglob("*.mp4"):

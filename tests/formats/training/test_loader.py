@@ -117,6 +117,7 @@ def test_a_loop_that_is_left_goes_on_with_the_next_epoch(processes, store_of):
         assert names(loader) == epochs[3]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("given", "processes"), in_turn([(0, False), (1, False), (5, True), (12, False)], 2))
 def test_a_state_goes_on_where_it_was_saved(given, processes, store_of):
     dataset = VideoDataset(store_of("burst"), 4, 2, crop=32, random_crop=True)

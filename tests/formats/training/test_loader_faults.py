@@ -141,6 +141,7 @@ def test_a_sequence_that_kills_its_worker_fails_alone(store_of):
     assert len(names(seen)) == len(dataset) - 2
 
 
+@pytest.mark.long
 def test_workers_that_cannot_start_are_an_error_at_once(store_of, capfd):
     loader = PrefetchLoader(VideoDataset(AbsentStore(store_of("h264")), 4), 2)
     running = iter(loader)
@@ -230,6 +231,7 @@ def test_workers_end_with_the_program_that_had_them(signal_number, store_of):
     assert alive == []
 
 
+@pytest.mark.long
 def test_a_loader_that_is_not_closed_ends_with_its_program(store_of, tmp_path):
     script = (
         "import sys; from vidprep.formats import *\n"

@@ -265,6 +265,7 @@ def test_one_random_clip_of_each_video_in_each_epoch(lengths):
     assert len({int(batch["indexes"][2][0]) for batch in seen}) > 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("processes", [True, False])
 def test_our_loader_gives_the_items_of_the_dataset_whatever_the_sampler(processes, lengths):
     for sampler in (

@@ -43,6 +43,7 @@ def test_imagenet_equals_torchvisions_normalisation(store_of):
     assert np.abs(made - (plain / 255 - IMAGENET[0]) / IMAGENET[1]).max() < 1e-5
 
 
+@pytest.mark.long
 def test_flips_come_with_their_probability(store_of):
     whole = VideoDataset(store_of("tensor"), 1)
     for given, due in ((0.25, 0.25), (0.5, 0.5), (True, 0.5), (1.0, 1.0), (1, 1.0), (0, 0.0), (False, 0.0)):
@@ -208,6 +209,7 @@ GUARD
 """
 
 
+@pytest.mark.long
 def test_a_function_of_the_program_itself_reaches_the_workers(store_of, tmp_path):
     script, said = tmp_path / "program.py", {}
     for guard in ('if __name__ == "__main__":', "if True:"):

@@ -39,6 +39,7 @@ def test_words_about_metadata_are_no_damage(text: str) -> None:
     assert witnesses.findings() == []
 
 
+@pytest.mark.long
 def test_few_frames_a_second_end_where_the_header_says(tmp_path: Path) -> None:
     """The last packet of FLV, WMV and ASF has no duration, and FLV counts from 0: "the header says 5.00 s, the data ends at 4.80"."""
     made = tmp_path / "src"

@@ -267,6 +267,7 @@ def test_a_video_that_ffmpeg_would_make_otherwise_is_named(tmp_path):
     assert results(tmp_path / "dst")["c00"]["ffmpeg_failed"] == why
 
 
+@pytest.mark.long
 def test_a_later_check_keeps_earlier_scores_of_the_same_bytes(made, tmp_path):
     src, whole = made("h264")
     folder = Path(shutil.copytree(whole, tmp_path / "dst"))
@@ -317,6 +318,7 @@ def test_a_seek_that_lands_elsewhere_is_a_fault_of_that_loader(made, tmp_path, m
     assert all("PyAV: a seek to frame" in fault for fault in done.faults)
 
 
+@pytest.mark.long
 def test_a_stopped_check_resumes_and_reads_changed_files_again(made, tmp_path):
     src, whole = made("h264")
     folder = Path(shutil.copytree(whole, tmp_path / "dst"))

@@ -182,6 +182,7 @@ def test_a_cold_read_comes_from_storage(tmp_path):
     assert warm.read_bytes and cold.storage_bytes > warm.storage_bytes + cold.read_bytes / 2
 
 
+@pytest.mark.long
 def test_stores_without_a_common_id_are_read_each_by_itself(stores, tmp_path):
     make_clips(tmp_path / "other", 1, 12)
     (tmp_path / "other" / "c00.mp4").rename(tmp_path / "other" / "strange.mp4")
@@ -218,6 +219,7 @@ def test_videos_whose_ids_kept_the_suffix_are_matched_too(tmp_path):
     assert all(row["refused"] is None for row in rows_of(told)), told.out
 
 
+@pytest.mark.long
 def test_a_video_whose_colours_loaders_guess_is_left_out(tmp_path):
     make_clip(tmp_path / "hd.mp4", 8, (1280, 720))
     alone = survey([tmp_path], BenchOptions())

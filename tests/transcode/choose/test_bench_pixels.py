@@ -145,6 +145,7 @@ def test_the_command_goes_on_without_the_loader_that_is_wrong(stores, tmp_path):
     assert "refused" not in ours and "1 random" in ours
 
 
+@pytest.mark.long
 def test_a_loader_that_crashes_costs_its_cells_and_nothing_timed_on_a_store_is_a_failure(stores, tmp_path):
     env = fake_decord(tmp_path / "fake", CRASHING_DECORD)
     ran = run(stores / "h264", "--loader", "decord", "--pattern", "single", "--seconds", 0.01, env=env)

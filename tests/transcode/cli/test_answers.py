@@ -58,6 +58,7 @@ def test_a_code_that_is_not_listed_is_none():
         Remark("surprise", "what?")
 
 
+@pytest.mark.long
 def test_show_prints_rows_one_row_failures_and_warnings(ready):
     folder, _ = ready
     every = vidprep("show", folder)
@@ -299,6 +300,7 @@ def test_the_packages_list_their_names():
     assert vidprep.__version__ and "open_store" in dir(vidprep.formats)
 
 
+@pytest.mark.long
 def test_an_odd_size_costs_bench_that_video_and_the_table_fits(ready, tmp_path, cli):
     src = tmp_path / "src"
     src.mkdir()
@@ -340,12 +342,14 @@ def test_an_odd_size_costs_bench_that_video_and_the_table_fits(ready, tmp_path, 
     assert head.split()[0] == "store" and len(rows) == 1 and max(map(len, (head, *rows))) <= 80
 
 
+@pytest.mark.long
 def test_a_program_that_is_piped_into_python_runs(ready):
     program = f"from vidprep.transcode import bench\nprint(len(bench([{str(ready[0])!r}], loader=['vidprep'], seconds=0.01)['cell']))"
     ran = subprocess.run([sys.executable], input=program, capture_output=True, text=True, timeout=300)
     assert (ran.stdout, ran.stderr) == ("2\n", "")
 
 
+@pytest.mark.long
 def test_a_word_at_once_after_the_first_signal_and_lines_where_no_bar_is(tmp_path):
     src = make_clips(tmp_path / "src", 4, 10)
     hook = environment(

@@ -73,6 +73,7 @@ def test_a_refused_part_of_another_number_is_not_missed(sources, tmp_path):
     assert transcode(sources, made, "--cross-check", 0, verb="validate").code == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("late", "size"), [((6,), (64, 48)), ((6, 7), (320, 240))])
 def test_sources_added_between_tasks_change_no_share_and_are_named(late, size, pool, sources, tmp_path):
     """Each task dealt the whole list anew: one tiny file lost five old videos, two large ones nine."""
@@ -104,6 +105,7 @@ def test_a_plain_run_does_the_rest_of_an_array_run(pool, sources, tmp_path):
     assert manifest(made).keys() == ids_in(sources)
 
 
+@pytest.mark.long
 def test_parts_begun_at_once_with_other_settings_do_not_mix(sources, tmp_path):
     """Both checked the settings before either wrote them: all ended well, and half of the videos had another CRF."""
     made = tmp_path / "made"

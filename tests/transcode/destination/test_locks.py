@@ -140,6 +140,7 @@ def test_a_store_without_conditional_writes_is_named_and_looked_at_again(
     assert differing(s3.objects(f"{conditions}/")) == []
 
 
+@pytest.mark.long
 @needs_namespaces
 @pytest.mark.parametrize("flock", in_turn(FLOCKS, 2))
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=SLOW) for n in range(2, 21))])
@@ -238,6 +239,7 @@ def test_a_run_that_wakes_inside_a_shard_changes_nothing_of_its_successor(
     assert checked.code == 0, checked.out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", in_turn(["folder", "bucket"], 2))
 def test_a_run_that_was_killed_is_taken_up_at_once_on_its_own_host(
     place: str, s3: Bucket, sources: Path, tmp_path: Path
@@ -252,6 +254,7 @@ def test_a_run_that_was_killed_is_taken_up_at_once_on_its_own_host(
     assert "watching" not in again.err
 
 
+@pytest.mark.long
 def test_a_lease_is_judged_by_its_process_here_and_by_its_beat_elsewhere(tmp_path: Path) -> None:
     def place(holder: Holder) -> LeasePlace:
         folder = tmp_path / holder.token
@@ -346,6 +349,7 @@ def test_a_read_only_folder_is_reported_with_the_remedy(verb: str, option: str, 
     assert f"{made}: cannot be written: Read-only file system; give" in said and option in said
 
 
+@pytest.mark.long
 def test_a_bucket_that_is_not_there_is_named(s3: Bucket, sources: Path) -> None:
     for url in ("s3://no-such-bucket/made", "s3://videos-too"):
         ran = transcode(sources, url, env=s3.environment)

@@ -224,6 +224,7 @@ def test_a_url_with_one_slash_makes_no_folder(sources: Path, tmp_path: Path, mon
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGXCPU])
 def test_hangup_and_the_limit_of_cpu_time_end_a_run_as_sigterm_does(
     number: signal.Signals, sources: Path, tmp_path: Path

@@ -184,6 +184,7 @@ def test_a_killed_task_goes_on_when_it_is_queued_again(kind, sources, whole, tmp
     assert not leftovers(made)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["h264", "burst"])
 def test_finished_videos_of_a_killed_task_survive_the_merge_and_a_plain_run_does_the_rest(
     kind, sources, whole, tmp_path

@@ -139,6 +139,7 @@ def test_a_pipe_in_place_of_a_file_blocks_nothing(store: str, tmp_path: Path) ->
         path.write_bytes(kept)
 
 
+@pytest.mark.long
 def test_a_lease_of_three_gigabytes_is_invalid(tmp_path: Path) -> None:
     make_clip(tmp_path / "src" / "a.mp4", 4)
     assert transcode(tmp_path / "src", tmp_path / "made").code == 0

@@ -269,6 +269,7 @@ def test_memory_does_not_grow_over_thousands_of_videos(tmp_path: Path, codec: st
     assert resident < limit and each < 1000
 
 
+@pytest.mark.long
 def test_children_are_replaced_after_so_many_videos_and_none_is_lost(tmp_path: Path) -> None:
     """What a library leaks all the same ends with its process."""
     from tests.helpers import fault, make_clips, transcode

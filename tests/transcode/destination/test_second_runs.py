@@ -31,6 +31,7 @@ def thirteen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_clips(tmp_path_factory.mktemp("raw") / "src", 13, 12, size=(160, 120), noise=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", in_turn(FORMATS, 4))
 def test_making_all_again_or_one_again_loses_no_shard(store: str, thirteen: Path, tmp_path: Path) -> None:
     """Shards that the manifest named were deleted, with exit code 0."""
@@ -49,6 +50,7 @@ def test_making_all_again_or_one_again_loses_no_shard(store: str, thirteen: Path
     assert after.pop("c00") != before.pop("c00") and after == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", in_turn(KINDS, 5))
 def test_parts_that_are_run_again_count_as_they_are_now(kind: str, tmp_path: Path) -> None:
     """The older row won where the newer had failed, or had been tried less often: merge said "4 ok" of a broken source."""
@@ -208,6 +210,7 @@ def test_a_compaction_killed_before_any_change_of_a_file_leaves_a_whole_store(st
     assert kills >= 10
 
 
+@pytest.mark.long
 def test_a_store_that_is_being_made_again_can_be_read_meanwhile(tmp_path: Path) -> None:
     src, made = make_clips(tmp_path / "src", 5), tmp_path / "made"
     assert burst(src, made).code == 0

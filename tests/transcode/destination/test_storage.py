@@ -77,6 +77,7 @@ def check_tidy(objects: dict[str, bytes], *, merged: bool = False) -> None:
     assert lease.startswith(".vidprep/lease-") and json.loads(objects[lease])["released"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", in_turn([0, 3], 2))
 def test_a_bucket_gets_the_same_as_a_folder(every, s3: Bucket, here):
     """Also when each third request is refused, answered with an error after it was done, or cut short."""
@@ -128,6 +129,7 @@ def test_a_store_of_frames_goes_there_shard_by_shard(store, s3, tmp_path):
     assert "4 videos read again, 0 faults" in checked.err
 
 
+@pytest.mark.long
 def test_a_table_names_videos_anywhere(s3, sources, tmp_path):
     given = [
         {"path": "s3://videos/raw/c01.mp4", "id": "cut", "start": 0.1, "end": 0.24},
@@ -270,6 +272,7 @@ def test_a_long_video_there_is_split_too(s3, tmp_path):
     assert results(made) == outputs(tmp_path / "here")
 
 
+@pytest.mark.long
 def test_segments_share_one_copy_of_a_source_there(s3, tmp_path):
     s3.put(make_clip(tmp_path / "long.mp4", 120, (64, 48)), "once/long.mp4")
     told = fault(*points.FETCH, at=-1, code="print('FETCHED', file=__import__('sys').stderr)", only="parent")
@@ -342,6 +345,7 @@ def test_unwritable_outputs_fail_no_source_and_are_retried(s3, here, tmp_path):
     assert results(s3.objects("refused/")) == outputs(here)
 
 
+@pytest.mark.long
 def test_a_source_that_changes_after_it_was_listed_is_no_output(s3, tmp_path):
     change = fault(
         *points.FETCH,

@@ -220,6 +220,7 @@ def test_the_page_contains_the_results_of_validate(sources, made, tmp_path):
     assert again.code == 0, again.err
 
 
+@pytest.mark.long
 def test_a_report_in_a_destination_is_no_fault_of_it(sources, made, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(made, copy)

@@ -41,6 +41,7 @@ def test_a_video_that_kills_its_process_is_one_row(
     assert manifest(dst)["poison"]["attempts"] == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", in_turn(["av", "ffmpeg"], 2))
 def test_a_kill_in_the_middle_of_an_encode_leaves_nothing_half_written(
     poisoned: Path, dst: Path, tmp_path: Path, engine: str

@@ -74,6 +74,7 @@ def test_an_engine_that_fails_or_says_it_did_not_is_found_out(dst: Path, tmp_pat
     assert outputs(dst) == {} and leftovers(dst) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", [0, 228])
 def test_an_ffmpeg_that_says_there_is_no_room_stops_the_run_whatever_it_ends_with(
     dst: Path, tmp_path: Path, code: int

@@ -113,6 +113,7 @@ def test_a_destination_in_use_is_refused_and_the_holder_named_and_a_dead_one_nev
     assert set(outputs(dst)) == {"a.mp4", "b.mp4", "deep/er/c.mp4"}
 
 
+@pytest.mark.long
 def test_of_two_runs_started_at_once_one_works_and_one_exits_2(src: Path, dst: Path, tmp_path: Path) -> None:
     slow = fault(*points.RUN_JOB, at=-1, code="time.sleep(0.7)", only="child")
     both = [start(src, dst, env=environment(tmp_path / "hook", slow)) for _ in range(2)]

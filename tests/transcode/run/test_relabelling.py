@@ -395,6 +395,7 @@ def test_labels_may_have_the_names_of_facts(clips, tmp_path, dst):
     assert outputs(dst)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["h264", "burst"])
 def test_validate_beside_a_relabelling_says_so_and_reports_no_fault(kind, clips, tmp_path, dst):
     """It read the manifest before, and the index behind, and said that their labels differ."""

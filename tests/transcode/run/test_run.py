@@ -241,6 +241,7 @@ def test_min_psnr_fails_an_output_and_leaves_nothing(src: Path, dst: Path) -> No
     assert outputs(dst) == {} and leftovers(dst) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
 @pytest.mark.parametrize(("how", "said"), [("f9 flipped bytes", "decoding errors"), ("f10 cut short", "cut short")])
 def test_on_damage_decides_whether_a_damaged_source_fails(tmp_path: Path, how: str, said: str, engine: str) -> None:

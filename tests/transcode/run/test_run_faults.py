@@ -117,6 +117,7 @@ def test_twenty_kills_of_a_run_of_two_hundred(dst: Path, tmp_path: Path, verb: s
         assert kept.items() <= identities(dst).items()
 
 
+@pytest.mark.long
 def test_children_die_with_a_parent_that_is_killed_alone(clips: Path, dst: Path, tmp_path: Path) -> None:
     slow = fault(*points.RUN_JOB, code="time.sleep(60)", only="child")
     process = start(clips, dst, "--jobs", 2, env=environment(tmp_path / "hook", slow))
@@ -139,6 +140,7 @@ def wait_for_children(group: int, count: int = 2) -> None:
         assert time.monotonic() < deadline, "the children did not start"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "whom", "code", "engine"),
     in_turn(
@@ -186,6 +188,7 @@ def test_a_signal_stops_the_run_without_rows_for_abandoned_videos(
         resumed(clips, dst, undisturbed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["second signal", "grace time"])
 def test_a_second_signal_or_the_grace_time_abandons_running_videos(
     clips: Path, dst: Path, tmp_path: Path, undisturbed: dict[str, bytes], how: str

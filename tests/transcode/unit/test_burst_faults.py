@@ -48,6 +48,7 @@ def undisturbed(request, clips, tmp_path_factory) -> tuple[str, dict[str, list[b
     return request.param, is_whole(made)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("where", "name", "at", "when"), in_turn(STEPS, 5))
 def test_a_kill_anywhere_loses_no_whole_video_and_leaves_no_half_one(
     where, name, at, when, clips, dst, tmp_path, undisturbed
@@ -115,6 +116,7 @@ FULL = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("what", "store"), in_turn([("shard", "burst"), ("shard", "webdataset"), ("frames", "gulp")], 3)
 )
@@ -130,6 +132,7 @@ def test_no_room_for_a_shard_or_for_frames_stops_the_run_and_the_next_one_finish
     assert len(is_whole(dst)) == 5
 
 
+@pytest.mark.long
 def test_a_kill_half_way_through_an_append_is_cut_off(clips, dst, tmp_path):
     torn = environment(tmp_path / "hook", fault(*points.COPY, at=3, code=KILL_ALL, only="parent"))
     assert burst(clips, dst, env=torn).code == -9

@@ -199,6 +199,7 @@ def test_every_store_knows_the_times_of_the_source(kind: str, tmp_path: Path) ->
 HELD = [Fraction(n) for n in (0, 1, 8, 15, 25)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["av", "ffmpeg"])
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
 def test_held_pictures_are_shown_for_as_long_as_they_are_on_screen(suffix: str, engine: str, tmp_path: Path) -> None:

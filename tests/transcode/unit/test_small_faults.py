@@ -186,6 +186,7 @@ def test_a_label_without_a_valid_name_is_refused_before_any_work(clip: Path, tmp
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", in_turn(["keyframe_interval_max", "codec"], 2))
 def test_a_manifest_without_a_column_is_one_of_an_older_version(clip: Path, tmp_path: Path, missing: str) -> None:
     made = tmp_path / "made"

@@ -337,6 +337,7 @@ def test_a_segment_that_cannot_be_proven_leads_to_one_piece(long, tmp_path):
     assert any("not split: verify: other frames" in text for text in manifest(tmp_path / "split")["long"]["warnings"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("damage", "said"),
     in_turn(

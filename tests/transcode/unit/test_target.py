@@ -132,6 +132,7 @@ def test_probing_a_large_set_costs_less_than_a_third(tmp_path):
     assert min(p1_db(tmp_path / "out").values()) >= 35
 
 
+@pytest.mark.long
 def test_a_stop_while_probing_is_taken_up_again(src, tmp_path):
     hook = tmp_path / "hook"
     kill = fault(*points.TARGET_RUN_TRIAL, at=2)

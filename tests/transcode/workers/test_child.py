@@ -42,6 +42,7 @@ def test_path_entries_that_python_ignores_are_ignored(monkeypatch: pytest.Monkey
     child.close()
 
 
+@pytest.mark.long
 def test_after_a_crash_it_is_replaced(child: Child) -> None:
     with pytest.raises(CrashedError, match="code 3"):
         child.call(os._exit, 3, patient)

@@ -296,6 +296,7 @@ def test_ray_may_lose_its_head_or_all_its_workers(killed, long_clips, local, tmp
 # ------------------------------------------------------------------------------------------------ this machine
 
 
+@pytest.mark.long
 def test_in_a_folder_that_is_gone_nothing_is_started_and_no_video_fails(clips, local, tmp_path):
     gone, made = tmp_path / "gone", tmp_path / "made"
     gone.mkdir()
@@ -326,6 +327,7 @@ def test_closed_standard_streams_stop_nothing(closed, clips, local, tmp_path):
     assert outputs(tmp_path / "made") == outputs(local / "short")
 
 
+@pytest.mark.long
 def test_sources_that_are_all_gone_in_the_middle_fail_none(clips, local, tmp_path):
     """As when their file system is unmounted."""
     source, made = tmp_path / "src", tmp_path / "made"
@@ -343,6 +345,7 @@ def test_sources_that_are_all_gone_in_the_middle_fail_none(clips, local, tmp_pat
     check_ended_well(source, made, local / "short")
 
 
+@pytest.mark.long
 def test_a_destination_that_is_gone_in_the_middle_is_not_blamed_on_sources(clips, local, tmp_path):
     made = tmp_path / "made"
     gone = fault(*points.JOURNAL_APPEND, at=3, only="parent", code=f"os.rename('{made}', '{made}.gone')")
@@ -367,6 +370,7 @@ def test_as_many_jobs_as_the_control_group_has_cores(quota, jobs, tmp_path):
     assert int(done.stdout) == jobs
 
 
+@pytest.mark.long
 def test_children_that_never_start_fail_no_video(clips, local, tmp_path):
     broken = fault(*points.DIE_WITH, code="os._exit(1)", only="child")
     ran = transcode(clips, tmp_path / "made", "--gop", 4, env=environment(tmp_path / "hook", broken))
