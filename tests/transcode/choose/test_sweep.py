@@ -283,7 +283,7 @@ def test_tunes_recommendation_holds_and_its_choices_are_pareto_optimal(sources, 
     lines = ran.out.splitlines()
     table = [
         line.rsplit(maxsplit=7)
-        for line in lines[1 : next(n for n, line in enumerate(lines) if line.startswith("Measurements"))]
+        for line in lines[1 : next(n for n, line in enumerate(lines) if line.startswith("Measured"))]
     ]
     assert table
     points = [(float(row[2].replace(",", "")), float(row[5])) for row in table]
