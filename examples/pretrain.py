@@ -41,17 +41,15 @@ def main() -> None:
         audio_seconds=SECONDS,
     )
     loader = DataLoader(dataset, 8, shuffle=True, num_workers=2, persistent_workers=True, drop_last=len(dataset) > 8)
-    eye, ear = (
-        network_for(FEATURES),
-        nn.Sequential(
-            nn.Conv1d(1, 16, 400, 160),
-            nn.ReLU(),
-            nn.Conv1d(16, 32, 9, 4),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool1d(1),
-            nn.Flatten(),
-            nn.Linear(32, FEATURES),
-        ),
+    eye = network_for(FEATURES)
+    ear = nn.Sequential(
+        nn.Conv1d(1, 16, 400, 160),
+        nn.ReLU(),
+        nn.Conv1d(16, 32, 9, 4),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool1d(1),
+        nn.Flatten(),
+        nn.Linear(32, FEATURES),
     )
     optimizer = torch.optim.Adam([*eye.parameters(), *ear.parameters()], 1e-3)
     for epoch in range(epochs):

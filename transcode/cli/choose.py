@@ -66,7 +66,9 @@ def sweep(
     source: str | Path,
     out: str | Path,
     *,
-    hdr: Annotated[str | None, Option("sdr tone-maps PQ and HLG, keep leaves them.", choices=HDR)] = None,
+    hdr: Annotated[
+        str | None, Option("Only sdr is accepted: 8 bits are compared, and PQ and HLG are tone-mapped.", choices=HDR)
+    ] = None,
     codec: Annotated[Sequence[str], Option("Codecs to compare.", "LIST", parse=parse_names)] = (*CODECS, "jpeg", "png"),
     crf: Annotated[
         Mapping[str, Sequence[int]] | None,
@@ -225,7 +227,9 @@ def _print_table(summary: dict[str, Any]) -> None:
 def tune(
     source: str | Path,
     *,
-    hdr: Annotated[str | None, Option("sdr tone-maps PQ and HLG, keep leaves them.", choices=HDR)] = None,
+    hdr: Annotated[
+        str | None, Option("Only sdr is accepted: 8 bits are compared, and PQ and HLG are tone-mapped.", choices=HDR)
+    ] = None,
     target_psnr: Annotated[
         float, Option("The quality to reach, as in transcode.", "DB", least=10, most=80, unit="dB")
     ] = 38.0,

@@ -362,7 +362,7 @@ def test_a_segment_that_is_damaged_before_it_is_joined_fails_its_video(damage, s
 @pytest.mark.long
 @pytest.mark.parametrize("at", in_turn([1, 3, 6], 2))
 def test_a_run_that_is_killed_between_segments_goes_on(at, long, tmp_path):
-    killed = environment(tmp_path / "hook", fault(*points.JOB_QUEUE_SETTLE, at=at, only="parent"))
+    killed = environment(tmp_path / "hook", fault(*points.JOB_QUEUE_TAKE_RESULT, at=at, only="parent"))
     assert transcode(long, tmp_path / "out", "--split", 2, env=killed).code == -9
     assert transcode(long, tmp_path / "out", "--split", 2).code == 0
     assert transcode(long, tmp_path / "one", "--split", 2).code == 0
@@ -372,7 +372,7 @@ def test_a_run_that_is_killed_between_segments_goes_on(at, long, tmp_path):
 
 def test_segments_go_as_soon_as_they_are_joined(long, tmp_path):
     code = "args[1] and print('LEFT', len(os.listdir(os.path.dirname(args[1].partial))), file=sys.stderr)"
-    look = fault(*points.SETTLE, at=-1, code=code, only="parent")
+    look = fault(*points.COMMIT_ROW, at=-1, code=code, only="parent")
     ran = transcode(long, tmp_path / "out", "--split", 2, env=environment(tmp_path / "hook", look))
     assert ran.code == 0
     assert "LEFT 1\n" in ran.err
