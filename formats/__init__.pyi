@@ -3,6 +3,8 @@ from .manifest.table import read_manifest as read_manifest
 from .stores.base import FrameStore as FrameStore, StoredVideo as StoredVideo
 from .stores.registry import open_store as open_store
 from .training.dataset import VideoDataset as VideoDataset
+from .training.elastic import ElasticDistributedSampler as ElasticDistributedSampler
+from .training.items import pad_collate as pad_collate
 from .training.loader import PrefetchLoader as PrefetchLoader
 from .training.samplers import (
     ClipSampler as ClipSampler,

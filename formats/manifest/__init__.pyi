@@ -12,6 +12,7 @@ from .labels import (
     labels_of_dicts as labels_of_dicts,
     read_labels as read_labels,
     storable as storable,
+    value_of as value_of,
     values_of as values_of,
 )
 from .remarks import NOTES as NOTES, Remark as Remark
@@ -38,6 +39,7 @@ from .table import (
     label_columns as label_columns,
     manifest_paths as manifest_paths,
     manifest_rows as manifest_rows,
+    newest_run as newest_run,
     read_rows as read_rows,
     read_table as read_table,
     rows_of as rows_of,

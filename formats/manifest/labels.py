@@ -56,6 +56,12 @@ class Labels:
         places = pa.array([self.places.get(id_) for id_ in ids], pa.int64())
         return replace(self, ids=ids, columns={name: array.take(places) for name, array in self.columns.items()})
 
+    def at(self, places: Any, ids: Sequence[str]) -> Labels:
+        """Return the labels of the units at these positions, whose ids are `ids`."""
+        return replace(
+            self, ids=ids, columns={name: array.take(pa.array(places)) for name, array in self.columns.items()}
+        )
+
     def chosen(self, names: Iterable[str]) -> Labels:
         """Return only these columns, as far as they exist."""
         return replace(self, columns={name: self.columns[name] for name in names if name in self.columns})
@@ -84,10 +90,15 @@ class Labels:
         return file.getvalue()
 
 
-def labels_in(table: pa.Table) -> Labels:
-    """Return the labels of a table that has the column `id` and may have `labels`."""
-    ids, notes = table["id"].to_pylist(), notes_of(table.schema)
-    found = Labels(ids, {}, str(notes.get("split_rule", "")))
+def labels_in(table: pa.Table, ids: Sequence[str] | None = None) -> Labels:
+    """Return the labels of a table that may have the column `labels`.
+
+    Args:
+        table: The table.
+        ids: Ids of its rows; None means its column `id`.
+    """
+    rule = str(notes_of(table.schema).get("split_rule", ""))
+    found = Labels(table["id"].to_pylist() if ids is None else ids, {}, rule)
     if LABELS not in table.column_names:
         return found
     column = table[LABELS].combine_chunks()

@@ -29,6 +29,7 @@ from .local import (
     sha256_of as sha256_of,
 )
 from .remote import ObjectStorage as ObjectStorage, storage_of as storage_of
+from .shared import SharedTable as SharedTable, inherited_files as inherited_files
 from .untrusted import (
     INT64_MAX as INT64_MAX,
     MAX_JSON_BYTES as MAX_JSON_BYTES,

@@ -7,6 +7,7 @@ from .base import (
     described as described,
 )
 from .encoded import VideoStore as VideoStore
+from .ids import Ids as Ids
 from .joined import JoinedStores as JoinedStores
 from .raw_files import VideoFiles as VideoFiles
 from .registry import (

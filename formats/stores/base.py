@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, SupportsIndex, TypeVar
+from typing import Any, ClassVar, Generic, Literal, SupportsIndex, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -42,11 +42,13 @@ from vidprep.formats.manifest import (
     json_value,
     labels_of_dicts,
     manifest_paths,
+    newest_run,
     read_table,
     with_columns,
 )
 from vidprep.formats.model import SourceMap as SourceMap, VideoFacts as VideoFacts
 from vidprep.formats.storage import open_descriptor, weak_method
+from vidprep.formats.stores.ids import Ids
 
 LABELS_KEY = "vidprep_labels"
 FACTS = frozenset(["id", "frame_rate", "num_frames", "width", "height", "gop", "pts", "time_base"])
@@ -84,6 +86,7 @@ def labels_in(content: Mapping[str, Any], facts: Collection[str] = FACTS) -> dic
 
 
 KEPT_HANDLES = 16
+FRAMES_AT_A_TIME = 16
 SEARCHED_IDS = 20_000  # in a search for ids similar to an unknown one
 MAX_RATE = 1_000_000
 SOURCE_COLUMNS = ["source_frames", "source_pts", "source_time_base_num", "source_time_base_den"]
@@ -109,9 +112,10 @@ class FrameStore(ABC):
         self.path = Path(path)
 
     @cached_property
-    def ids(self) -> Sequence[str]:
+    def ids(self) -> Ids:
         """Ids of the videos, ascending: names of outputs without extension, or ids of the source table."""
-        return self._ids()
+        found = self._ids()
+        return found if isinstance(found, Ids) else Ids(found)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -181,6 +185,14 @@ class FrameStore(ABC):
         found = [(each.num_frames, each.height, each.width) for each in facts]
         return np.asarray(found, np.int64).reshape(-1, 3)
 
+    def runs(self, ids: Sequence[str]) -> list[int]:
+        """Return the number of the newest run that made one of these videos, for each store that this one consists of.
+
+        It changes when a video is made again. Stores without a manifest, and packed ones, have 0.
+        """
+        table = read_table(self.path, ["id", "run"]) if manifest_paths(self.path) else None
+        return [0 if table is None else newest_run(with_columns(table, ["run"]), ids)]
+
     def source_map(self, id_: str) -> SourceMap | None:
         """Return the source frames that a video shows; None if the store does not know. Raises KeyError, StoreError."""
         self.facts(id_)
@@ -249,6 +261,23 @@ class StoredVideo:
 
     def __len__(self) -> int:
         return self.facts.num_frames
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Frames: ...
+    @overload
+    def __getitem__(self, index: Indexes) -> Frames: ...
+    def __getitem__(self, index: SupportsIndex | Indexes) -> Frames:
+        """Return one frame, (H, W, 3), or several as `frames` does. Raises IndexError, TypeError, StoreError."""
+        if isinstance(index, slice) or hasattr(index, "__len__"):
+            return self.frames(cast("Indexes", index))
+        frame: Frames = self.frames([index])[0]
+        return frame
+
+    def __iter__(self) -> Iterator[Frames]:
+        """Iterate over the frames, (H, W, 3), of which a GOP at a time is in memory. Raises StoreError."""
+        starts = range(0, len(self), FRAMES_AT_A_TIME) if self.keyframes is None else self.keyframes
+        for start, end in pairwise([*starts, len(self)]):
+            yield from self.frames(range(start, end))
 
     @property
     def height(self) -> int:

@@ -15,15 +15,16 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 from av.error import FFmpegError as AvError
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest import LABELS, Labels, labels_in, read_table, with_columns
+from vidprep.formats.manifest import LABELS, Labels, labels_in, newest_run, read_table, value_of, with_columns
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.profiles import CONTAINERS
-from vidprep.formats.storage import PICTURE_SIDE_MAX
+from vidprep.formats.storage import PICTURE_SIDE_MAX, SharedTable, check_regular
 from vidprep.formats.stores.base import (
     SOURCE_COLUMNS,
     Frames,
@@ -34,6 +35,7 @@ from vidprep.formats.stores.base import (
     VideoFacts,
     source_map_of,
 )
+from vidprep.formats.stores.ids import Ids
 from vidprep.formats.stores.registry import ReadOptions
 from vidprep.formats.video import (
     NumberedFrames,
@@ -61,6 +63,9 @@ NEEDED = [
     "time_base_den",
     "container",
 ]
+STEPS = {"keyframes": "keyframe_step", "pts": "pts_step"}
+ROWS_AT_A_TIME = 4096
+ASKED = [*NEEDED, *SOURCE_COLUMNS, "run", "size_bytes", LABELS]  # these may be missing
 KIND = "encoded"
 FRAMES_UNASKED = 1_000_000  # above this, the size of the video is checked: a frame takes at least one byte
 
@@ -88,11 +93,11 @@ class VideoStore(FrameStore):
         super().__init__(path)
         self._hardware, self._fast = hardware, fast
         self._prepare()
-        if hardware is not None and self._rows:
+        if hardware is not None and len(self):
             self._open(self.ids[0]).close()
 
     def _prepare(self) -> None:
-        table = read_table(self.path, [*NEEDED, *SOURCE_COLUMNS, LABELS])
+        table = read_table(self.path, ASKED)
         if table is None:
             raise StoreError("has no manifest.parquet", path=self.path)
         if missing := [name for name in NEEDED if name not in table.column_names]:
@@ -105,103 +110,126 @@ class VideoStore(FrameStore):
         is_good = pc.equal(table["status"], "ok")
         table = table.drop_columns(["status", "container"])
         table = table if pc.all(is_good).as_py() else table.filter(is_good)
-        self._table = with_columns(table, SOURCE_COLUMNS).combine_chunks()
-        self._rows = {id_: number for number, id_ in enumerate(self._table["id"].to_pylist())}
-        self._check_values()
+        table = with_columns(table, [*SOURCE_COLUMNS, "run", "size_bytes"])
+        self._check_values(table)
+        for name in STEPS:
+            table = _with_steps(table, name)
+        self._shared = SharedTable(table.sort_by("id").combine_chunks(), can_be_read_again=True)
+        self._open_handles()
+
+    @property
+    def _table(self) -> pa.Table:
+        table = self._shared.table
+        assert table is not None
+        return table
+
+    def _open_handles(self) -> None:
         self._readers = Handles(self._open, VideoReader.close)
         self._sounds = Handles(self._open_sound, Sound.close)
 
-    def _check_values(self) -> None:
+    def _check_values(self, table: pa.Table) -> None:
         """Raise StoreError for rows that no run writes."""
-        if not len(self._table):
+        if not len(table):
             return
         for name in ("id", "file_name", "width", "height", "num_frames", "keyframes", "time_base_num", "time_base_den"):
-            if self._table[name].null_count:
+            if table[name].null_count:
                 raise StoreError(f"its manifest has a video without {name}; make it again", path=self.path)
         for name in ("width", "height", "num_frames", "time_base_num", "time_base_den"):
-            if (least := pc.min(self._table[name]).as_py()) < 1:
+            if (least := pc.min(table[name]).as_py()) < 1:
                 raise StoreError(f"its manifest has a video whose {name} is {least}; make it again", path=self.path)
         for name in ("width", "height"):
-            if (most := pc.max(self._table[name]).as_py()) > PICTURE_SIDE_MAX:
+            if (most := pc.max(table[name]).as_py()) > PICTURE_SIDE_MAX:
                 raise StoreError(f"its manifest has a video whose {name} is {most}; make it again", path=self.path)
-        self._check_lists()
-        rates = (pc.fill_null(self._table[name], 0) for name in ("frame_rate_num", "frame_rate_den"))
+        self._check_lists(table)
+        rates = (pc.fill_null(table[name], 0) for name in ("frame_rate_num", "frame_rate_den"))
         has_rate = pc.and_(*(pc.greater(part, 0) for part in rates))
-        if pc.any(pc.and_not(pc.is_null(self._table["pts"]), has_rate)).as_py():
+        if pc.any(pc.and_not(pc.is_null(table["pts"]), has_rate)).as_py():
             raise StoreError(
                 "its manifest has a video with neither a frame rate nor times; make it again", path=self.path
             )
-        if len(self._rows) < len(self._table):
+        if pc.count_distinct(table["id"]).as_py() < len(table):
             raise StoreError("its manifest has several videos of one id; make it again", path=self.path)
 
-    def _check_lists(self) -> None:
+    def _check_lists(self, table: pa.Table) -> None:
         """Raise StoreError if times or keyframes do not match the frames."""
-        counts = self._table["num_frames"]
-        times = pc.coalesce(pc.cast(pc.list_value_length(self._table["pts"]), counts.type), counts)
-        keyframes = self._table["keyframes"]
+        counts = table["num_frames"]
+        times = pc.coalesce(pc.cast(pc.list_value_length(table["pts"]), counts.type), counts)
+        keyframes = table["keyframes"]
         first = pc.list_element(keyframes.filter(pc.greater(pc.list_value_length(keyframes), 0)), 0)
         if not pc.all(pc.equal(times, counts)).as_py():
             raise StoreError("its manifest has a video with times for other frames; make it again", path=self.path)
-        if len(first) < len(self._table) or not pc.all(pc.equal(first, 0)).as_py():
+        if len(first) < len(table) or not pc.all(pc.equal(first, 0)).as_py():
             raise StoreError(
                 "its manifest has a video that does not begin with a keyframe; make it again", path=self.path
             )
 
     @cached_property
     def _labels(self) -> Labels:
-        return labels_in(self._table)
+        return labels_in(self._table, self.ids)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_hardware": self._hardware, "_fast": self._fast}
+        return {"path": self.path, "_hardware": self._hardware, "_fast": self._fast, "_shared": self._shared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._prepare()
+        if self._shared.table is None:
+            self._prepare()
+        else:
+            self._open_handles()
 
-    def _ids(self) -> Sequence[str]:
-        return sorted(self._rows)
+    def _ids(self) -> Ids:
+        return Ids.of_column(self._table["id"])
 
     def sizes(self) -> npt.NDArray[np.int64]:
         columns = [self._table[name].to_numpy() for name in ("num_frames", "height", "width")]
-        return np.stack(columns, 1).astype(np.int64)[[self._rows[id_] for id_ in self.ids]]
+        return np.stack(columns, 1).astype(np.int64)
+
+    def _row(self, id_: str) -> int:
+        row = self.ids.place(id_)
+        if row is None:
+            raise KeyError(f"{id_!r} is not in {self.path}")
+        return row
 
     def _value(self, id_: str, column: str) -> Any:
-        if id_ not in self._rows:
-            raise KeyError(f"{id_!r} is not in {self.path}")
-        return self._table[column][self._rows[id_]].as_py()
+        return self._table[column][self._row(id_)].as_py()
 
     def labels(self, id_: str) -> dict[str, Any]:
-        self.file(id_)
-        return self._labels.of(id_)
+        row = self._row(id_)
+        return {name: value_of(array[row]) for name, array in self._labels.columns.items()}
 
     def label_columns(self) -> Labels:
-        return self._labels.taken(self.ids)
+        return self._labels
+
+    def runs(self, ids: Sequence[str]) -> list[int]:
+        return [newest_run(self._table, ids)]
 
     def source_map(self, id_: str) -> SourceMap | None:
         return source_map_of({name: self._value(id_, name) for name in SOURCE_COLUMNS})
 
     def facts(self, id_: str) -> VideoFacts:
-        count, height, width, rate_num, rate_den, pts, base_num, base_den, keyframes = (
-            self._value(id_, name)
-            for name in (
-                "num_frames",
-                "height",
-                "width",
-                "frame_rate_num",
-                "frame_rate_den",
-                "pts",
-                "time_base_num",
-                "time_base_den",
-                "keyframes",
-            )
-        )
+        row, table = self._row(id_), self._table
+        names = ("num_frames", "height", "width", "frame_rate_num", "frame_rate_den", "time_base_num", "time_base_den")
+        count, height, width, rate_num, rate_den, base_num, base_den = (table[name][row].as_py() for name in names)
         rate = Fraction(rate_num, rate_den) if rate_num and rate_den else None
         if count > FRAMES_UNASKED and count > (size := self._size_of(id_)):
             raise StoreError(f"{id_}: {count} frames are claimed of {size} bytes; make it again", path=self.file(id_))
-        return VideoFacts(count, height, width, rate, pts, Fraction(base_num, base_den), keyframes)
+        base, pts, keyframes = (
+            Fraction(base_num, base_den),
+            self._list(row, "pts", count),
+            self._list(row, "keyframes", count),
+        )
+        return VideoFacts(count, height, width, rate, pts, base, keyframes)
+
+    def _list(self, row: int, name: str, num_frames: int) -> Any:
+        """Return the values of a list column; None if it has none."""
+        step = self._table[STEPS[name]][row].as_py()
+        if not step:
+            return self._table[name][row].as_py()
+        return range(0, num_frames, step) if name == "keyframes" else range(0, num_frames * step, step)
 
     def _size_of(self, id_: str) -> int:
         try:
+            check_regular(self.file(id_))
             return self.file(id_).stat().st_size
         except OSError as error:
             raise StoreError(f"cannot be read: {error.strerror}", path=self.file(id_)) from error
@@ -211,6 +239,13 @@ class VideoStore(FrameStore):
         return self.path / str(self._value(id_, "file_name"))
 
     def _open(self, id_: str) -> VideoReader:
+        due = self._value(id_, "size_bytes")
+        if due is not None and (size := self._size_of(id_)) != due:
+            raise StoreError(
+                f"is {size} bytes long, and the manifest that was read says {due}: it was made again, or damaged; open the "
+                "store again, or run the same command again",
+                path=self.file(id_),
+            )
         return VideoReader(None, self.file(id_), id_, self.facts(id_), hardware=self._hardware, fast=self._fast)
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
@@ -303,6 +338,33 @@ class VideoReader(NumberedFrames):
                 row[:] = picture
             else:
                 resized_picture(picture, row)
+
+
+def _with_steps(table: pa.Table, name: str) -> pa.Table:
+    """Replace lists 0, n, 2 n, ... in a column by their step n in another column, which is 0 for other lists.
+
+    Most videos have one frame interval and one keyframe interval, and a list for each takes most of the memory.
+    """
+    lists, steps, last = [], [], pa.scalar(None, table.schema.field(name).type)
+    for batch in table.select([name, "num_frames"]).to_batches(max_chunksize=ROWS_AT_A_TIME):
+        array = batch.column(0)
+        starts, flat = array.offsets.to_numpy(), array.values.to_numpy()
+        lengths = np.diff(starts)
+        found = np.zeros(len(array), np.int64)
+        several = np.flatnonzero(lengths > 1)
+        found[several] = flat[starts[several] + 1]
+        due = (np.arange(starts[0], starts[-1]) - np.repeat(starts[:-1], lengths)) * np.repeat(found, lengths)
+        differs = np.concatenate([[0], np.cumsum(due != flat[starts[0] : starts[-1]])])
+        found[differs[starts[1:] - starts[0]] > differs[starts[:-1] - starts[0]]] = 0
+        if name == "keyframes":  # the step says how many there are
+            frames = batch.column(1).to_numpy()
+            found[(found > 0) & (lengths != -(-frames // np.maximum(found, 1)))] = 0
+        found = np.maximum(found, 0)
+        steps.append(pa.array(found))
+        lists.append(pc.if_else(pa.array(found > 0), last, array))
+    at = table.column_names.index(name)
+    kept = pa.chunked_array(lists, table.schema.field(name).type)
+    return table.set_column(at, name, kept).append_column(STEPS[name], pa.chunked_array(steps, pa.int64()))
 
 
 def samples_from(

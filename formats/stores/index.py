@@ -17,6 +17,7 @@ import zlib
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice, pairwise
@@ -41,11 +42,12 @@ from vidprep.formats.storage import (
     read_json,
     replacing,
 )
+from vidprep.formats.stores.ids import Ids
 
 INDEX_NAME = "index.parquet"
 VERSION = 1
 GROUP_ROWS = 128
-KEPT_GROUPS = 64
+KEPT_BYTES = 12 << 20
 KEPT_VIDEOS = 128
 FOOTER_END = 8  # its length in four bytes, then PAR1
 CHECKSUMS = ("index_size_bytes", "index_footer_crc32", "index_groups_crc32")
@@ -288,7 +290,7 @@ def read_about(folder: Path, kind: str) -> dict[str, Any]:
 
 
 class FrameIndex:
-    """An open index. It reads a group of rows at a time and keeps the last 64. Not thread-safe.
+    """An open index. It reads a group of rows at a time and keeps the last ones. Not thread-safe.
 
     Raises:
         StoreError: The index is damaged.
@@ -312,7 +314,8 @@ class FrameIndex:
                 path=self.path,
             )
         try:
-            self._file = as_parquet(self._source, self.path)
+            with _system_allocator():
+                self._file = as_parquet(self._source, self.path)
             metadata = self._file.metadata
             groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
             self._first_ids = [group.column(0).statistics.min for group in groups]
@@ -333,6 +336,7 @@ class FrameIndex:
         self._has_times_of_sources = set(LATER.names) <= set(self._file.schema_arrow.names)
         self._label_names = [name for name in self._file.schema_arrow.names if name not in WRITTEN.names]
         self._groups: OrderedDict[tuple[int, str], pa.Table] = OrderedDict()
+        self._kept_bytes = 0
         self._kept_places = cached_method(self._read_places, KEPT_VIDEOS)
         self._kept_times = cached_method(self._read_times, KEPT_VIDEOS)
 
@@ -346,9 +350,10 @@ class FrameIndex:
     def __len__(self) -> int:
         return int(self._file.metadata.num_rows)
 
-    def ids(self) -> list[str]:
+    def ids(self) -> Ids:
         """Ids in order."""
-        return [id_ for number in range(len(self._first_ids)) for id_ in self._read(number, ("id",))["id"].to_pylist()]
+        found = [self._read(number, ("id",))["id"] for number in range(len(self._first_ids))]
+        return Ids.of_column(pa.chunked_array([chunk for column in found for chunk in column.chunks], pa.string()))
 
     def sizes(self) -> npt.NDArray[np.int64]:
         """Return (V, 3): number of frames, height and width of each video, in order."""
@@ -486,8 +491,9 @@ class FrameIndex:
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             raise StoreError(f"is damaged in row group {number}: {error}", path=self.path) from error
         self._groups[key] = table.combine_chunks()
-        if len(self._groups) > KEPT_GROUPS:
-            self._groups.popitem(last=False)
+        self._kept_bytes += self._groups[key].nbytes
+        while self._kept_bytes > KEPT_BYTES and len(self._groups) > 1:
+            self._kept_bytes -= self._groups.popitem(last=False)[1].nbytes
         return self._groups[key]
 
     def _check_group(self, number: int) -> None:
@@ -503,6 +509,19 @@ class FrameIndex:
                 path=self.path,
             )
         self._is_sound[number] = 1
+
+
+@contextmanager
+def _system_allocator() -> Iterator[None]:
+    """Let a Parquet file opened in this block use the system's allocator. Arrow's keeps 40 MB that it does not need, in
+    each process that reads.
+    """
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
 
 
 def _values(row: pa.Table, column: str) -> Any:

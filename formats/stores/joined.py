@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import Labels, classes_of, joined
 from vidprep.formats.stores.base import Frames, FrameStore, Samples, SourceMap, VideoFacts
+from vidprep.formats.stores.ids import Ids
 
 
 class JoinedStores(FrameStore):
@@ -36,36 +38,65 @@ class JoinedStores(FrameStore):
         self._stores = [(f"{name}/" if name else "", store) for name, store in named]
         super().__init__(os.path.commonpath([os.path.abspath(store.path) for _, store in self._stores]))  # noqa: PTH100
         self.reads_uint16 = all(store.reads_uint16 for _, store in self._stores)  # type: ignore[misc]
-        self._homes: dict[str, tuple[FrameStore, str]] = {}
-        for name, store in self._stores:
-            for own in store.ids:
-                if (id_ := name + own) in self._homes:
-                    first = self._homes[id_][0].path
-                    raise StoreError(
-                        f"{id_!r} is in {first} too; give the stores names: {{'a': …, 'b': …}}", path=store.path
-                    )
-                self._homes[id_] = store, own
+        found = self._all_ids()
+        self._order = np.argsort(np.asarray(found, object), kind="stable")
+        if twins := [found[one] for one, other in pairwise(self._order.tolist()) if found[one] == found[other]]:
+            first, second, *_ = (store.path for name, store in self._stores if self._own_id(twins[0], name, store))
+            raise StoreError(f"{twins[0]!r} is in {first} too; give the stores names: {{'a': …, 'b': …}}", path=second)
+
+    def __getstate__(self) -> dict[str, Any]:
+        _ = self._label_names, self._label_types_differ  # other processes need no more of the labels than these
+        return {name: value for name, value in super().__getstate__().items() if name != "_labels"}
+
+    def _all_ids(self) -> list[str]:
+        """Return the ids of one store after the other."""
+        return [name + own for name, store in self._stores for own in store.ids]
+
+    @staticmethod
+    def _own_id(id_: str, name: str, store: FrameStore) -> str | None:
+        """Return the id of a video in one of the stores; None if it is not there."""
+        own = id_.removeprefix(name)
+        return own if id_.startswith(name) and own in store.ids else None
 
     def __repr__(self) -> str:
         return f"<{len(self._stores)} stores below {self.path}: {len(self)} videos>"
 
-    def _ids(self) -> Sequence[str]:
-        return sorted(self._homes)
+    def _ids(self) -> Ids:
+        found = self._all_ids()
+        return Ids(found[place] for place in self._order.tolist())
 
     def _home(self, id_: str) -> tuple[FrameStore, str]:
-        if id_ not in self._homes:
-            raise KeyError(f"{id_!r} is in none of the {len(self._stores)} stores")
-        return self._homes[id_]
+        for name, store in self._stores:
+            own = self._own_id(id_, name, store)
+            if own is not None:
+                return store, own
+        raise KeyError(f"{id_!r} is in none of the {len(self._stores)} stores")
 
     @cached_property
     def _labels(self) -> Labels:
         found = [(name, store.label_columns()) for name, store in self._stores]
         return joined([Labels([name + own for own in each.ids], each.columns) for name, each in found]).taken(self.ids)
 
+    @cached_property
+    def _label_types_differ(self) -> bool:
+        """Whether a label has different types in the stores, so that its values are converted."""
+        return any(
+            column.type != self._labels.columns[label].type
+            for _, store in self._stores
+            for label, column in store.label_columns().columns.items()
+        )
+
+    @cached_property
+    def _label_names(self) -> list[str]:
+        return list(self._labels.columns)
+
     def labels(self, id_: str) -> dict[str, Any]:
         """Return the labels of a video, including names that only other stores have (as None)."""
-        self._home(id_)
-        return self._labels.of(id_)
+        store, own = self._home(id_)
+        if self._label_types_differ:
+            return self._labels.of(id_)
+        found = store.labels(own)
+        return {name: found.get(name) for name in self._label_names}
 
     def label_columns(self) -> Labels:
         return self._labels
@@ -83,11 +114,15 @@ class JoinedStores(FrameStore):
         store, own = self._home(id_)
         return store.source_map(own)
 
+    def runs(self, ids: Sequence[str]) -> list[int]:
+        return [
+            run
+            for name, store in self._stores
+            for run in store.runs([id_.removeprefix(name) for id_ in ids if self._home(id_)[0] is store])
+        ]
+
     def sizes(self) -> npt.NDArray[np.int64]:
-        of_ids = {
-            name + own: size for name, store in self._stores for own, size in zip(store.ids, store.sizes(), strict=True)
-        }
-        return np.asarray([of_ids[id_] for id_ in self.ids], np.int64).reshape(-1, 3)
+        return np.concatenate([store.sizes() for _, store in self._stores])[self._order]
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         store, own = self._home(id_)

@@ -12,46 +12,78 @@ goes past its end. Numbers run through the videos in the order of their ids.
 
 from __future__ import annotations
 
+import copy
+import math
 import operator
 import os
 import random
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, SupportsIndex, TypeAlias
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from vidprep.formats.errors import MissingError, SettingsError, StoreError, TransformError
 from vidprep.formats.option import whole
-from vidprep.formats.storage import cached_method
-from vidprep.formats.stores import FrameStore, JoinedStores, StoredVideo, VideoFiles, open_store
+from vidprep.formats.storage import SharedTable, cached_method
+from vidprep.formats.stores import FrameStore, Ids, JoinedStores, StoredVideo, VideoFiles, open_store
 from vidprep.formats.training.items import (
     Audio,
+    Item,
     ItemLabels,
     ItemRandomness,
     RandomKey,
     Where,
     array_labels,
+    check_one_shape,
     chosen_videos,
     class_ids,
     register_torch_collate,
     stream,
 )
-from vidprep.formats.training.samplers import ClipSampler, Timing, Windows, counts, timing_of
+from vidprep.formats.training.samplers import (
+    SHORTS,
+    ClipSampler,
+    Mask,
+    Numbers,
+    Short,
+    Timing,
+    Windows,
+    counts,
+    timing_of,
+)
 from vidprep.formats.training.transform import ColourModel, DType, Layout, MeanStd, Range, Size, Transform
 
 KEPT_VIDEOS, CLIPS_OF_BLOCK = 128, 16
 UNUSED = np.random.default_rng(0)  # making one takes as long as fetching a frame that is kept
 Store: TypeAlias = "str | os.PathLike[str] | FrameStore"
 Source: TypeAlias = "Store | Sequence[Store] | Mapping[str, Store]"
-Item = dict[str, Any]
+Tail = Literal["drop", "pad"]
+ID, SIZES, END, CLASS = "id", ("num_frames", "height", "width"), "end", "class_id"
+NOT_PICKLED = ("_video", "ids", "sizes", "_ends")
+
+
+class Clip(NamedTuple):
+    """The frames of an item.
+
+    Attributes:
+        id: Id of the video
+        numbers: (T,) numbers of its frames
+        mask: (T,) which of them are no padding; None if the dataset never pads
+    """
+
+    id: str
+    numbers: Numbers
+    mask: Mask | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +118,14 @@ class VideoDataset:
     Args:
         source: The path of a store, a store, a list of video files, or several stores: a list of them, or a dict whose
             keys are put in front of their ids.
-        sequence_length: Frames of a clip. Videos that are too short have no clip.
+        sequence_length: Frames of a clip.
         stride: Distance between two frames of a clip, in frames.
         step: Distance between the beginnings of two clips, in frames.
-        clips: A sampler in place of sequence_length, stride and step, such as ``clips_at_random_indices(...)``.
+        short: What happens to a video that is shorter than a clip: "drop" leaves it out, "pad" repeats its last frame,
+            "repeat" shows it again from its first frame, "error" refuses it. None is "drop" with a warning.
+        cover_end: Add a clip that ends at the last frame of the video, where the others leave frames out.
+        clips: A sampler in place of sequence_length, stride, step, short and cover_end, such as
+            ``clips_at_random_indices(...)``.
         size: (height, width) that frames are scaled to; one number is the shorter side.
         crop: (height, width) that is cut out after scaling; one number is a square. Cut from the middle unless
             random_crop.
@@ -117,7 +153,9 @@ class VideoDataset:
         tensors: Return torch tensors, which share the memory of the arrays.
         seed: Seed of everything random.
         rank: Number of this process: it takes every world_size-th clip, starting with this one.
-        world_size: Number of processes. The last few clips are left out so that all have equally many.
+        world_size: Number of processes.
+        tail: What happens to the last few clips if they do not divide evenly among the processes: "drop" leaves them
+            out, "pad" adds the first clips once more; then each item has `item_mask`, which is False for these.
 
     Raises:
         SettingsError: An argument is not allowed, or no clip is left.
@@ -132,6 +170,8 @@ class VideoDataset:
         stride: int = 1,
         step: int = 1,
         *,
+        short: Short | None = None,
+        cover_end: bool = False,
         clips: ClipSampler | None = None,
         size: Size | None = None,
         crop: Size | None = None,
@@ -154,8 +194,11 @@ class VideoDataset:
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
+        tail: Tail = "drop",
     ) -> None:
-        self.clips = _sampler(clips, sequence_length, stride, step)
+        self.clips = _sampler(clips, sequence_length, stride, step, short, cover_end=cover_end)
+        if tail not in get_args(Tail):
+            raise SettingsError(f"tail is {tail!r}; give drop or pad")
         rank, world_size = whole("rank", rank, 0), whole("world_size", world_size, 1)
         if rank >= world_size:
             raise SettingsError(f"rank is {rank}; with world_size {world_size} it is 0 to {world_size - 1}")
@@ -173,16 +216,21 @@ class VideoDataset:
         if dtype == "uint16" and not self.store.reads_uint16:
             raise SettingsError(f"dtype is 'uint16'; a store of {self.store.kind} has 8 bits", path=self.store.path)
         self.tensors, self._chance = tensors, ItemRandomness(seed)
-        self.rank, self.world_size = rank, world_size
+        self.rank, self.world_size, self.tail = rank, world_size, tail
         labels, sizes = self.store.label_columns(), self.store.sizes()
         chosen = chosen_videos(self.store, labels, sizes, split=split, ids=ids, where=where)
-        self.ids = [self.store.ids[place] for place in chosen]
-        self.sizes = sizes[chosen]
-        self.class_to_idx, self._class_ids = class_ids(self.store, labels.taken(self.ids))
+        found, sizes = self.store.ids.taken(chosen), sizes[chosen]
+        self.class_to_idx, classes = class_ids(self.store, labels.at(chosen, found))
         self._array_labels = array_labels(labels)
-        clips_of_videos = counts(self.clips, self.ids, self.sizes[:, 0], self.store.__getitem__)
-        self._ends = np.cumsum(clips_of_videos * num_crops)
+        clips_of_videos = counts(self.clips, found, sizes[:, 0], self.store.__getitem__)
+        columns = {
+            ID: found.array,
+            **{name: sizes[:, number].astype(np.int32) for number, name in enumerate(SIZES)},
+            END: np.cumsum(clips_of_videos * num_crops),
+        }
+        self._videos = SharedTable(pa.table(columns if classes is None else columns | {CLASS: classes}))
         self._check_sizes()
+        self.runs = self.store.runs(self.ids)
         if not self._ends.size or self._ends[-1] < world_size:
             if not len(self.store):
                 raise SettingsError("has no videos; `vidprep show` lists the failures", path=self.store.path)
@@ -190,12 +238,13 @@ class VideoDataset:
             raise SettingsError(
                 f"{len(self.ids)} videos of at most {longest} frames hold {clips_of_videos.sum()} {self.clips}; "
                 + (
-                    "give shorter ones"
+                    "give shorter ones, or short='pad'"
                     if world_size == 1
                     else f"world_size is {world_size}: give fewer ranks, or shorter ones"
                 ),
                 path=self.store.path,
             )
+        self._warn_of_short(clips_of_videos, is_chosen=short is not None)
         self.audio = None
         if audio_rate is not None:
             used = [id_ for id_, count in zip(self.ids, clips_of_videos.tolist(), strict=True) if count]
@@ -204,19 +253,81 @@ class VideoDataset:
             raise SettingsError("audio_seconds and audio_channels need audio_rate")
         self._open()
 
+    def _warn_of_short(self, clips_of_videos: Numbers, *, is_chosen: bool) -> None:
+        """Warn about videos without a clip, unless the user chose that."""
+        count = int((clips_of_videos == 0).sum())
+        if count and isinstance(self.clips, Windows) and not is_chosen:
+            warnings.warn(
+                f"{self.store.path}: {count} of {len(self.ids)} videos have fewer than {self.clips.span} frames, such as "
+                f"{self.ids[int(np.argmin(clips_of_videos))]!r}, and no {self.clips}; short='pad' or 'repeat' fills them up, "
+                "short='drop' leaves them out without this warning",
+                stacklevel=3,
+            )
+
     def _open(self) -> None:
         self._video = cached_method(self._load_video, KEPT_VIDEOS)
-        self._places = {id_: place for place, id_ in enumerate(self.ids)}
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        assert self._videos.table is not None
+        return self._videos.table[name]
+
+    @cached_property
+    def ids(self) -> Ids:
+        """Ids of the videos, ascending."""
+        return Ids.of_column(self._column(ID))
+
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.int32]:
+        """(V, 3): number of frames, height and width of each video, in the order of `ids`."""
+        return np.stack([self._column(name).to_numpy() for name in SIZES], 1)
+
+    @cached_property
+    def _ends(self) -> npt.NDArray[np.int64]:
+        """(V,) number of the item after the last one of each video."""
+        return np.asarray(self._column(END).to_numpy())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_video", "_places")}
+        return {name: value for name, value in self.__dict__.items() if name not in NOT_PICKLED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._open()
+        if (runs := self.store.runs(self.ids)) != self.runs:
+            raise StoreError(
+                f"run {_listed(runs)} made its videos again after this dataset was created, which read those of run "
+                f"{_listed(self.runs)}; create the dataset again",
+                path=self.store.path,
+            )
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) // self.world_size
+        if self.world_size > 1:
+            self._check_not_divided_again(sys._getframe(1).f_locals.get("self"))
+        count = self.num_items
+        return -(-count // self.world_size) if self.tail == "pad" else count // self.world_size
+
+    @property
+    def num_items(self) -> int:
+        """Number of items of all processes."""
+        return int(self._ends[-1])
+
+    def _check_not_divided_again(self, caller: object) -> None:
+        """Raise SettingsError if a sampler that divides items among processes is made for this dataset, whose items are
+        divided already; warn if accelerate may do it, which asks the dataset nothing.
+        """
+        if getattr(caller, "num_replicas", 1) != 1:
+            raise SettingsError(divided_twice(type(caller).__name__))
+        distributed = sys.modules.get("torch.distributed")
+        if self._is_warned or "accelerate" not in sys.modules or distributed is None:
+            return
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            self._is_warned = True
+            warnings.warn(divided_twice("accelerate's prepare"), stacklevel=3)
+
+    def undivided(self) -> VideoDataset:
+        """Return the same dataset with the items of all processes."""
+        made = copy.copy(self)
+        made.rank, made.world_size = 0, 1
+        return made
 
     def __repr__(self) -> str:
         short = int((np.diff(self._ends, prepend=0) == 0).sum())
@@ -243,6 +354,8 @@ class VideoDataset:
         """
         self._chance.set_epoch(epoch)
 
+    _is_warned = False
+
     def _check_sizes(self) -> None:
         """Raise SettingsError for a video that is smaller than the crop."""
         used = np.flatnonzero(np.diff(self._ends, prepend=0))
@@ -257,22 +370,24 @@ class VideoDataset:
 
     @property
     def frame_size(self) -> tuple[int, int]:
-        """(height, width) of all items. Raises SettingsError if items differ, because they cannot form a batch."""
-        if len(self._results) > 1:
-            (a, one), (b, other) = sorted(self._results.items())[:2]
-            raise SettingsError(
-                f"frames of {one!r} have {a[0]} lines of {a[1]} pixels, those of {other!r} {b[0]} of {b[1]}, "
-                "and cannot form one batch; give size or crop",
-                path=self.store.path,
-            )
+        """(height, width) of all items before `transform`. Raises SettingsError if items have different shapes."""
+        self.check_one_shape("take one item at a time")
         return next(iter(self._results))
 
     @cached_property
-    def _shape_and_dtype(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        made: Any = np.zeros(self.picture.shape(self.clips.num_frames, *self.frame_size), self.picture.dtype)
-        if self.transform is not None:
-            made = self._transformed(made, "zeros, which tell the shape of items", (0,))
-        return tuple(made.shape), np.asarray(made).dtype
+    def _shapes(self) -> tuple[dict[tuple[int, int], tuple[int, ...]], np.dtype[Any]]:
+        """Shape of the frames of items by (height, width) before layout and `transform`; and their dtype."""
+        shapes, dtype = {}, np.dtype(self.picture.dtype)
+        for size in self._results:
+            made: Any = np.zeros(self.picture.shape(self.clips.num_frames, *size), dtype)
+            if self.transform is not None:
+                made = self._transformed(made, "zeros, which tell the shape of items", (0,))
+            shapes[size], made_dtype = tuple(made.shape), np.asarray(made).dtype
+        return shapes, made_dtype
+
+    def check_one_shape(self, remedy: str) -> None:
+        """Raise SettingsError if the frames of items have different shapes, with what to do about it."""
+        check_one_shape({self._results[size]: shape for size, shape in self._shapes[0].items()}, remedy)
 
     @property
     def frames_shape(self) -> tuple[int, ...]:
@@ -281,12 +396,23 @@ class VideoDataset:
         Raises:
             SettingsError: Items have different shapes.
         """
-        return self._shape_and_dtype[0]
+        self.check_one_shape("take one item at a time")
+        return next(iter(self._shapes[0].values()))
 
     @property
     def frames_dtype(self) -> np.dtype[Any]:
         """Dtype of the frames of every item; see `frames_shape`."""
-        return self._shape_and_dtype[1]
+        return self._shapes[1]
+
+    @property
+    def max_item_bytes(self) -> int:
+        """Size of the largest frames of an item in bytes."""
+        return max(map(math.prod, self._shapes[0].values())) * self.frames_dtype.itemsize
+
+    def shape_of(self, id_: str) -> tuple[int, ...]:
+        """Return the shape of the frames of a video's items."""
+        video = self.video(id_)
+        return self._shapes[0][self.picture.result(*self.picture.scaled(video.height, video.width))]
 
     def blocks(self, indexes: npt.NDArray[np.int64], num_frames: int) -> npt.NDArray[np.int64]:
         """Return (N,) numbers that are equal for clips in the same `num_frames` frames of a video, so that one worker
@@ -305,8 +431,9 @@ class VideoDataset:
         if starts is None:
             parts = numbers // self.picture.num_crops // (1 if self.clips.is_random else CLIPS_OF_BLOCK)
             return np.unique(np.stack([videos, parts]), axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
-        before = np.concatenate([[0], np.cumsum(self.sizes[:, 0] // num_frames + 1)])
-        blocks: npt.NDArray[np.int64] = before[videos] + starts // num_frames
+        lengths = self.sizes[:, 0].astype(np.int64)
+        before = np.concatenate([[0], np.cumsum(lengths // num_frames + 1)])
+        blocks: npt.NDArray[np.int64] = before[videos] + np.minimum(starts, lengths[videos]) // num_frames
         return blocks
 
     def locate(self, index: SupportsIndex, epoch: int | None = None) -> tuple[str, npt.NDArray[np.int64]]:
@@ -319,28 +446,38 @@ class VideoDataset:
         Raises:
             IndexError: There is no such item.
         """
-        epoch = self.epoch or 0 if epoch is None else epoch
-        return self._located(self._number(index), self.key(index, epoch))
+        clip = self.clip(index, self.key(index, self.epoch or 0 if epoch is None else epoch))
+        return clip.id, clip.numbers
 
-    def _located(self, number: int, key: RandomKey) -> tuple[str, npt.NDArray[np.int64]]:
+    def clip(self, index: SupportsIndex, key: RandomKey) -> Clip:
+        """Return the frames of an item. Raises IndexError.
+
+        Args:
+            index: Number of the item.
+            key: Key of its random numbers.
+        """
+        number = self._number(index) % self.num_items
         video = int(np.searchsorted(self._ends, number, side="right"))
         clip = (number - (int(self._ends[video - 1]) if video else 0)) // self.picture.num_crops
         id_ = self.ids[video]
         timing = self._video(id_).timing if self.clips.needs_times else Timing(int(self.sizes[video, 0]))
         rng = stream(key, "clip") if self.clips.is_random else UNUSED
-        return id_, self.clips.item(timing, clip, rng)
+        numbers, mask = self.clips.masked_item(timing, clip, rng)
+        return Clip(id_, numbers, mask if self.clips.pads else None)
 
-    def key(self, index: SupportsIndex, epoch: int) -> RandomKey:
+    def key(self, index: SupportsIndex, epoch: int | None) -> RandomKey:
         """Return the key of the random numbers of an item in an epoch.
 
         Args:
             index: Number of the item.
-            epoch: Number of the epoch.
+            epoch: Number of the epoch; None means that of `set_epoch`.
         """
-        return self._chance.key(self._number(index), epoch)
+        return self._chance.key(self._number(index) % self.num_items, epoch)
 
     def _number(self, index: SupportsIndex) -> int:
-        """Return the number of an item among the items of all ranks."""
+        """Return the number of an item among the items of all ranks. Items that fill up the last ranks have numbers from
+        `num_items` on, which stand for those from 0 on.
+        """
         number, count = operator.index(index), len(self)
         if not -count <= number < count:
             raise IndexError(f"item {number} of {count}")
@@ -353,21 +490,24 @@ class VideoDataset:
             A dict with `frames` (T, H, W, 3), or as layout and transform make them; `id`; `indexes` (T,) int64; `timestamps` (T,) float64,
             seconds from the first stored frame; `source_frames` (T,) int64 and `source_timestamps` (T,) float64, the numbers and seconds of
             these frames in the source, -1 and NaN where the store does not say; `labels`, a dict; and, where the label `label` holds texts
-            or whole numbers, `class_id`, its number in `class_to_idx`, or -100 where the video has none.
+            or whole numbers, `class_id`, its number in `class_to_idx`, or -100 where the video has none. `frame_mask` (T,) bool is False
+            for frames that stand in for those past the end of the video, where the dataset has such clips; `item_mask` is False for an
+            item that was added by tail="pad".
 
         Raises:
             IndexError: There is no such clip.
             StoreError: The store is damaged.
             TransformError: `transform` failed.
         """
-        number = self._number(index)
-        key = self._chance.key(number)
-        id_, numbers = self._located(number, key)
-        stored = self._video(id_).stored
+        key = self.key(index, None)
+        clip = self.clip(index, key)
+        stored = self._video(clip.id).stored
         frames = stored.frames(
-            numbers, size=self.picture.scaled(stored.height, stored.width), dtype=self.picture.stored_dtype
+            clip.numbers, size=self.picture.scaled(stored.height, stored.width), dtype=self.picture.stored_dtype
         )
-        item = {"frames": self.finished(frames, id_, numbers, index, key), **self.describe(id_, numbers)}
+        item = Item(frames=self.finished(frames, clip, index, key), **self.describe(clip))
+        if self.tail == "pad":
+            item["item_mask"] = self._number(index) < self.num_items
         register_torch_collate()
         return as_tensors(item) if self.tensors else item
 
@@ -378,8 +518,7 @@ class VideoDataset:
     def finished(
         self,
         frames: npt.NDArray[Any],
-        id_: str,
-        numbers: npt.NDArray[np.int64],
+        clip: Clip,
         index: SupportsIndex,
         key: RandomKey,
         out: npt.NDArray[Any] | None = None,
@@ -388,11 +527,10 @@ class VideoDataset:
 
         Args:
             frames: Scaled frames.
-            id_: Id of the video.
-            numbers: Numbers of the frames.
+            clip: What they are.
             index: Number of the item.
             key: Key of its random numbers.
-            out: Array of `frames_shape` to write into; may be `frames` itself if `picture` is the identity.
+            out: Array to write into; may be `frames` itself if `picture` is the identity.
 
         Raises:
             TransformError: The user's function failed.
@@ -404,13 +542,13 @@ class VideoDataset:
             if out is not None and self.transform is None:
                 made = out
             rng = stream(key, "picture") if picture.is_random else UNUSED
-            picture.apply(frames, made, rng, self._number(index) % picture.num_crops)
+            picture.apply(frames, made, rng, self._number(index) % self.num_items % picture.num_crops)
         if self.transform is not None:
-            made = self._transformed(made, _span(id_, numbers), key)
+            made = self._transformed(made, _span(clip), key)
         if out is not None and made is not out:
             if tuple(made.shape) != out.shape or (found := np.asarray(made)).dtype != out.dtype:
                 raise TransformError(
-                    f"{_span(id_, numbers)}: gives {tuple(made.shape)} {made.dtype}, and {out.shape} {out.dtype} for others",
+                    f"{_span(clip)}: gives {tuple(made.shape)} {made.dtype}, and {out.shape} {out.dtype} for others",
                     path=self.store.path,
                 )
             out[...] = found
@@ -435,25 +573,24 @@ class VideoDataset:
             ) from error
         return made
 
-    def describe(self, id_: str, numbers: npt.NDArray[np.int64]) -> Item:
-        """Return everything of an item except its frames.
-
-        Args:
-            id_: Id of the video.
-            numbers: (T,) numbers of its frames.
-        """
-        video = self._video(id_)
-        item: Item = {
-            "id": id_,
-            "indexes": numbers,
-            "timestamps": video.timestamps[numbers],
-            "source_frames": video.source_frames[numbers],
-            "source_timestamps": video.source_timestamps[numbers],
-            "labels": video.labels,
-        }
+    def describe(self, clip: Clip) -> Item:
+        """Return everything of an item except its frames."""
+        video, numbers = self._video(clip.id), clip.numbers
+        item = Item(
+            id=clip.id,
+            indexes=numbers,
+            timestamps=video.timestamps[numbers],
+            source_frames=video.source_frames[numbers],
+            source_timestamps=video.source_timestamps[numbers],
+            labels=video.labels,
+        )
+        if clip.mask is not None:
+            item["frame_mask"] = clip.mask
         if video.class_id is not None:
             item["class_id"] = video.class_id
-        return item if self.audio is None else item | self.audio.item(video.stored, float(video.timestamps[numbers[0]]))
+        if self.audio is not None:
+            item.update(self.audio.item(video.stored, float(video.timestamps[numbers[0]])))
+        return item
 
     def _load_video(self, id_: str) -> _Video:
         stored = self.store[id_]
@@ -464,16 +601,19 @@ class VideoDataset:
             timing = Timing(len(stored))
         labels = ItemLabels(self.store.labels(id_))
         labels.arrays = self._array_labels
-        class_id = None if self._class_ids is None else int(self._class_ids[self._places[id_]])
+        has_classes = self._videos.table is not None and CLASS in self._videos.table.column_names
+        class_id = self._column(CLASS)[self.ids.index(id_)].as_py() if has_classes else None
         return _Video(stored, timing, timestamps, stored.source_frames, sources, labels, class_id)
 
 
 def as_tensors(item: Item) -> Item:
     """Return arrays as torch tensors that share their memory."""
     torch = _torch()
-    made = {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in item.items()}
+    made = Item(
+        (name, torch.from_numpy(value) if isinstance(value, np.ndarray) else value) for name, value in item.items()
+    )
     if type(labels := made.get("labels")) is dict:
-        made["labels"] = as_tensors(labels)
+        made["labels"] = dict(as_tensors(Item(labels)))
     return made
 
 
@@ -515,20 +655,39 @@ def _seeded(key: RandomKey) -> Iterator[None]:
         yield
 
 
-def _span(id_: str, numbers: npt.NDArray[np.int64]) -> str:
-    return f"{id_!r}, frames {numbers[0]} to {numbers[-1]}"
+def _span(clip: Clip) -> str:
+    return f"{clip.id!r}, frames {clip.numbers[0]} to {clip.numbers[-1]}"
 
 
-def _sampler(clips: ClipSampler | None, sequence_length: int, stride: int, step: int) -> ClipSampler:
+def _listed(runs: Sequence[int]) -> str:
+    return ", ".join(map(str, runs))
+
+
+def divided_twice(other: str) -> str:
+    """Return the message for items that are divided among processes twice."""
+    return (
+        f"rank= and world_size= of the dataset divide its items among processes, and {other} divides them again, so that most "
+        "are never seen; leave out one of the two"
+    )
+
+
+def _sampler(
+    clips: ClipSampler | None, sequence_length: int, stride: int, step: int, short: Short | None, *, cover_end: bool
+) -> ClipSampler:
     values = {"sequence_length": sequence_length, "stride": stride, "step": step}
+    if short is not None and short not in SHORTS:
+        raise SettingsError(f"short is {short!r}; give {', '.join(SHORTS[:-1])} or {SHORTS[-1]}")
     if clips is None:
-        return Windows(*(whole(name, value, 1) for name, value in values.items()))
+        length, distance, between = (whole(name, value, 1) for name, value in values.items())
+        return Windows(length, distance, between, short or "drop", bool(cover_end))
     if not isinstance(clips, ClipSampler):
         raise SettingsError(
             f"clips is {clips!r}; give a sampler, such as clips_at_random_indices(num_frames_per_clip=16)"
         )
     if tuple(values.values()) != (8, 1, 1):
         raise SettingsError("clips says which frames; leave out sequence_length, stride and step")
+    if short is not None or cover_end:
+        raise SettingsError("short and cover_end are for sequences; give the sampler its own policy and cover_end")
     return clips
 
 

@@ -22,6 +22,7 @@ from vidprep.formats.manifest import CLASS_LABEL, LABELS, SPLIT_LABEL, Labels, v
 from vidprep.formats.option import whole
 from vidprep.formats.stores import MAX_RATE, FrameStore, StoredVideo
 from vidprep.formats.training.samplers import ClipSampler
+from vidprep.formats.training.transform import column
 
 LOOKED_AT, LEAST_RATE = 1000, 100
 
@@ -105,6 +106,73 @@ class Audio:
         begin = Fraction(round(start_seconds * self.rate), self.rate)
         span = begin, begin + Fraction(self.num_samples, self.rate)
         return {"audio": video.store.samples(video.id, span, self.rate, self.num_channels), "has_audio": True}
+
+
+class Item(dict[str, Any]):
+    """An item of a dataset, or a batch of items: `frames` and what belongs to them, by name."""
+
+
+def check_one_shape(shapes: Mapping[str, tuple[int, ...]], remedy: str) -> None:
+    """Raise SettingsError if the frames of items have different shapes, so that they cannot be stacked.
+
+    Args:
+        shapes: A shape by the id of a video that has it.
+        remedy: What to do, besides giving one size.
+    """
+    ids: dict[tuple[int, ...], str] = {}
+    for id_, shape in shapes.items():
+        ids.setdefault(shape, id_)
+    if len(ids) > 1:
+        (shape, id_), (other_shape, other) = list(ids.items())[:2]
+        raise SettingsError(
+            f"frames of {id_!r} have the shape {shape}, those of {other!r} {other_shape}, and cannot be stacked to one "
+            f"batch; give size or crop, or {remedy}"
+        )
+
+
+def pad_collate(items: Sequence[Item]) -> Item:
+    """Make a batch of items of different sizes: a `collate_fn` for torch's DataLoader.
+
+    Frames are padded with zeros at the end of each axis, which is right and below, to the largest of the batch.
+
+    Args:
+        items: Items of a dataset.
+
+    Returns:
+        The batch, with `frames` (B, ...) and `frames_shape` (B, ...), the shape of the frames of each item before
+        padding; tensors if torch is imported.
+    """
+    frames, shapes = padded([np.asarray(item["frames"]) for item in items])
+    whole_items = [
+        Item({**item, "frames": place, "frames_shape": shape})
+        for item, place, shape in zip(items, frames, shapes, strict=True)
+    ]
+    if (data := sys.modules.get("torch.utils.data")) is not None:
+        return Item(data.default_collate(whole_items))
+    return Item(frames=frames, **stacked(whole_items))
+
+
+def padded(arrays: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Return arrays as one, padded with zeros at the end of each axis to the largest, and their shapes before that."""
+    shapes = np.asarray([array.shape for array in arrays])
+    made = np.zeros((len(arrays), *shapes.max(0).tolist()), arrays[0].dtype)
+    for place, array in zip(made, arrays, strict=True):
+        place[tuple(map(slice, array.shape))] = array
+    return made, shapes
+
+
+def stacked(items: Sequence[Item]) -> Item:
+    """Return everything of several items except `frames`: arrays are stacked, numbers become arrays, other values
+    lists.
+    """
+    batch = Item()
+    for name in items[0]:
+        values = [item[name] for item in items]
+        if name == "labels":
+            batch[name] = batch_of(values)
+        elif name != "frames":
+            batch[name] = column(values)
+    return batch
 
 
 UNSET = -1
@@ -196,17 +264,26 @@ def batch_of(items: Sequence[ItemLabels]) -> dict[str, Any]:
 
 
 def register_torch_collate() -> None:
-    """Let torch's default_collate combine labels as `batch_of` does, if torch is imported."""
+    """Let torch's default_collate combine labels as `batch_of` does, and refuse frames of different shapes with the
+    names of their videos, if torch is imported.
+    """
     collate = sys.modules.get("torch.utils.data._utils.collate")
-    if collate is None or ItemLabels in collate.default_collate_fn_map:
+    if collate is None or Item in collate.default_collate_fn_map:
         return
     from torch import as_tensor
 
-    def of_torch(batch: Sequence[ItemLabels], *, collate_fn_map: Mapping[Any, Any] | None = None) -> dict[str, Any]:  # noqa: ARG001
+    def of_labels(batch: Sequence[ItemLabels], *, collate_fn_map: Mapping[Any, Any] | None = None) -> dict[str, Any]:  # noqa: ARG001
         made = batch_of(batch)
         return {name: as_tensor(value) if isinstance(value, np.ndarray) else value for name, value in made.items()}
 
-    collate.default_collate_fn_map[ItemLabels] = of_torch
+    def of_items(batch: Sequence[Item], *, collate_fn_map: Mapping[Any, Any] | None = None) -> dict[str, Any]:
+        check_one_shape({item["id"]: tuple(item["frames"].shape) for item in batch}, "collate_fn=pad_collate")
+        return {
+            name: collate.collate([item[name] for item in batch], collate_fn_map=collate_fn_map) for name in batch[0]
+        }
+
+    collate.default_collate_fn_map[ItemLabels] = of_labels
+    collate.default_collate_fn_map[Item] = of_items
 
 
 NO_CLASS = -100  # torch's losses ignore this class
@@ -221,31 +298,32 @@ def chosen_videos(
     split: str | None,
     ids: Sequence[str] | None,
     where: Where | None,
-) -> list[int]:
+) -> npt.NDArray[np.int64]:
     """Return the positions of videos in `store.ids`, ascending. Raises SettingsError if nothing is left, or a name is
     unknown.
     """
-    places = list(range(len(store.ids)))
+    chosen = np.ones(len(store.ids), np.bool_)
     if ids is not None:
         if isinstance(ids, str):
             raise SettingsError(f"ids is {ids!r}; give a list of ids")
         wanted = set(ids)
-        if missing := sorted(wanted.difference(store.ids)):
+        chosen = np.asarray([id_ in wanted for id_ in store.ids], np.bool_)
+        if chosen.sum() < len(wanted):
+            missing = sorted(wanted.difference(store.ids))
             raise SettingsError(f"{len(missing)} ids are not there, such as {missing[0]!r}", path=store.path)
-        places = [place for place in places if store.ids[place] in wanted]
     if split is not None:
-        column = labels.columns.get(SPLIT_LABEL)
-        if column is None:
+        found = labels.columns.get(SPLIT_LABEL)
+        if found is None:
             raise SettingsError("has no label `split`; make it with --split-by, or vidprep label", path=store.path)
-        splits = values_of(column)
+        splits = values_of(found)
         if split not in splits:
             there = ", ".join(sorted({str(value) for value in splits if value is not None})) or "none"
             raise SettingsError(f"has no split {split!r}; splits: {there}", path=store.path)
-        places = [place for place in places if splits[place] == split]
+        chosen &= np.asarray([value == split for value in splits])
     if where is not None:
-        held = _held(labels, sizes, where)
-        places = [place for place in places if place in held]
-    if not places and len(store.ids):
+        chosen[np.setdiff1d(np.arange(len(chosen)), list(_held(labels, sizes, where)))] = False
+    places = np.flatnonzero(chosen)
+    if not len(places) and len(store.ids):
         raise SettingsError("no video is left by ids, split and where", path=store.path)
     return places
 

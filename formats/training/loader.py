@@ -14,7 +14,9 @@ on the way to the training loop.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,19 +25,19 @@ from functools import cached_property
 from itertools import dropwhile, islice, takewhile
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Protocol, Self, SupportsIndex
+from typing import Any, Literal, Protocol, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import CrashedError, SettingsError
 from vidprep.formats.option import whole
-from vidprep.formats.training.dataset import Item, VideoDataset, as_tensors, found_device
+from vidprep.formats.training.dataset import VideoDataset, as_tensors, divided_twice, found_device
 from vidprep.formats.training.events import LoaderEvents
-from vidprep.formats.training.items import batch_of
-from vidprep.formats.training.transform import column
+from vidprep.formats.training.items import Item, padded, stacked
+from vidprep.formats.training.order import OwnOrder, SamplerOrder
 from vidprep.formats.training.worker import ItemResult, Orders, Request, Reset
-from vidprep.formats.training.worker_pool import WorkerExit, WorkerPool
+from vidprep.formats.training.worker_pool import WorkerExit, WorkerPool, free_shared_memory
 
 GIBIBYTE = 1 << 30
 BLOCK_FRAMES = 128
@@ -44,6 +46,7 @@ MIN_BATCHES = 3  # one in use by the training loop, one ready, one being made
 FREE_BATCHES = 2
 DEATHS_PER_ITEM = 3
 HORIZON = 4
+Collate = Literal["stack", "pad"]
 
 
 class Subset(Protocol):
@@ -61,6 +64,7 @@ class _Batch:
         epoch: Its epoch
         position: Position of its first item in the order
         indexes: Its items
+        mask: Which of them are not repeated to fill up the last ranks
         workers: Worker of each item
         place: Buffer for its frames; None while none is free
         done: Finished sequences by position
@@ -69,6 +73,7 @@ class _Batch:
     epoch: int
     position: int
     indexes: list[int]
+    mask: npt.NDArray[np.bool_]
     workers: list[int]
     place: int | None = None
     done: dict[int, ItemResult] = field(default_factory=dict)
@@ -85,12 +90,16 @@ class _Batch:
 class PrefetchLoader:
     """Batches of a VideoDataset, decoded ahead by worker processes into shared memory.
 
-    Each ``for batch in loader`` is an epoch. A batch is a dict like an item of the dataset, with one more axis:
-    `frames` (B, T, H, W, 3) or as layout and transform make them, `indexes` (B, T), `timestamps` (B, T), `class_id`
-    (B,), ...; `id` is a list; `labels` is a dict of arrays for labels that are numbers in all videos of the store, else
-    of lists.
+    Each ``for batch in loader`` is an epoch. If the order is shuffled, or that of a sampler, and the loop is left early,
+    the next loop continues the epoch, as after `load_state_dict`; `set_epoch` begins another one.
 
-    What is random is a function of the dataset's seed, the epoch and the item, whatever the number of workers. An error
+    A batch is a dict like an item of the dataset, with one more axis: `frames` (B, T, H, W, 3) or as layout and
+    transform make them, `indexes` (B, T), `timestamps` (B, T), `class_id` (B,), ...; `id` is a list; `labels` is a dict
+    of arrays for labels that are numbers in all videos of the store, else of lists.
+
+    What is random is a function of the dataset's seed, the epoch and the item, whatever the number of workers. Epochs
+    are counted from 0, unless `set_epoch` of the loader, the dataset or the sampler says which one is next. If the
+    dataset has a rank, each process takes its share of one order of all items. An error
     is raised in place of the batch that it spoils, and the next ``next`` goes on behind it. Batches may be kept: their
     memory is used again only when nothing refers to it. Not thread-safe.
 
@@ -101,10 +110,12 @@ class PrefetchLoader:
         seed: Seed of that order.
         sampler: Iterable of item numbers, as torch's samplers are. Its `set_epoch` is called if it has one.
         drop_last: Leave out a last batch that is not full.
+        collate: "stack" needs frames of one shape, except in batches of one item. "pad" pads them with zeros at the end
+            of each axis to the largest of the batch, and adds `frames_shape` (B, ...), their shapes before that.
         workers: Worker processes; 2 if neither this nor num_workers is given.
         processes: False makes the workers threads. They share torch's random numbers with the program.
         cache_bytes: Bound of all batches that are ready or being made, and of the decoded frames that are kept for
-            later ones.
+            later ones. Fewer batches are made in advance if the machine has less memory to share; a warning says so.
         events: A file or named pipe that gets a line of JSON per batch; `vidprep monitor` shows it.
         device: torch device for the frames, such as "cuda"; all arrays are then tensors.
         num_workers: The same as workers, by torch's name; 0 is a thread of this process.
@@ -123,6 +134,7 @@ class PrefetchLoader:
         seed: int = 0,
         sampler: Iterable[int] | None = None,
         drop_last: bool = False,
+        collate: Collate = "stack",
         workers: int | None = None,
         processes: bool = True,
         cache_bytes: int = GIBIBYTE,
@@ -130,7 +142,7 @@ class PrefetchLoader:
         device: str | None = None,
         num_workers: int | None = None,
     ) -> None:
-        self.dataset, self._items = _with_items(dataset)
+        self.dataset, chosen = _with_items(dataset)
         workers = _one_of(workers, num_workers)
         if num_workers == 0:  # torch's meaning: work in this process
             workers, processes = 1, False
@@ -145,15 +157,23 @@ class PrefetchLoader:
             raise SettingsError(
                 f"sampler is {sampler!r}; give something that can be iterated over again in each epoch, such as a list"
             )
+        if collate not in get_args(Collate):
+            raise SettingsError(f"collate is {collate!r}; give stack or pad")
         self._device = None if device is None else found_device(device)
-        self.batch_size, self.workers = batch_size, workers
-        self._shuffle, self._seed, self._sampler, self._drop_last = shuffle, seed, sampler, drop_last
+        self.batch_size, self.workers, self._collate_by = batch_size, workers, collate
+        self._drop_last, self._sampler = drop_last, sampler
+        data = self.dataset
+        self._items: npt.NDArray[np.int64] | None = None  # numbers in the undivided dataset, if the order has others
+        if chosen is not None or (sampler is not None and data.world_size > 1):
+            self._items = (np.arange(len(data)) if chosen is None else chosen) * data.world_size + data.rank
+        self._order = self._order_of(sampler, seed, shuffle=shuffle)
         if sampler is None and not len(self):
             raise SettingsError(
-                f"{len(self._items)} items make no full batch of {batch_size}; give a smaller batch_size"
+                f"{self._order.length()} items make no full batch of {batch_size}; give a smaller batch_size"
             )
-        self._shape, self._dtype = self.dataset.frames_shape, self.dataset.frames_dtype
-        self._item_bytes = int(np.prod(self._shape)) * self._dtype.itemsize
+        if collate == "stack" and batch_size > 1:
+            data.check_one_shape("collate='pad' or batch_size=1")
+        self._dtype, self._item_bytes = data.frames_dtype, data.max_item_bytes
         self._batch_bytes = -(-batch_size * self._item_bytes // 4096) * 4096
         audio = self.dataset.audio
         whole_batch = self._batch_bytes + (0 if audio is None else batch_size * audio.num_bytes)
@@ -163,31 +183,47 @@ class PrefetchLoader:
                 f"give {MIN_BATCHES * whole_batch:,} or more, or a smaller batch_size"
             )
         places = max(MIN_BATCHES, min(MAX_BATCHES, cache_bytes // 2 // whole_batch))
+        if processes:
+            places = _places_in_shared_memory(places, self._batch_bytes)
         self._frame_bytes = (cache_bytes - places * whole_batch) // workers
         depth = np.dtype(self.dataset.picture.stored_dtype).itemsize
-        frame = int(np.max(self.dataset.store.sizes()[:, 1:].prod(1))) * 3 * depth
+        frame = int(self.dataset.sizes[:, 1:].astype(np.int64).prod(1).max()) * 3 * depth
         kept = self._frame_bytes * workers // frame // self.dataset.clips.num_frames
-        self._horizon = places * batch_size + min(HORIZON * kept, len(self._items))
+        self._horizon = places * batch_size + min(HORIZON * kept, data.num_items)
+        self._whole = data.undivided()
         self._crew = WorkerPool(
-            self.dataset, workers, places * self._batch_bytes, self._frame_bytes, processes=processes
+            self._whole, workers, places * self._batch_bytes, self._frame_bytes, processes=processes
         )
         self._places, self._lent = places, 0
         self._free = deque(range(places))
         self._given_back: deque[int] = deque()  # buffers whose batch is no longer referenced
         self._events = None if events is None else LoaderEvents(events)
-        self._epoch, self._batches_given = 0, 0
+        self._epoch, self._items_given, self._batches_given = 0, 0, 0
+        self._epoch_set: int | None = None
+        self._known_epochs: dict[str, int | None] = {"dataset": None, "sampler": 0}
         self._plan: Iterator[_Batch] = iter(())
         self._coming: deque[_Batch] = deque()
         self._planned = 0  # items that were ever planned: the position of the next
-        self._drawn: list[int] | None = None  # order from a sampler that cannot repeat an epoch
         self._deaths: dict[int, int] = {}
         self._resets = 0
         self._running: _Epoch | None = None
         self._process: int | None = os.getpid()
 
+    def _order_of(self, sampler: Iterable[int] | None, seed: int, *, shuffle: bool) -> OwnOrder | SamplerOrder:
+        """Return the order of the items. Raises SettingsError if sampler and dataset both divide them."""
+        data = self.dataset
+        count = data.num_items if self._items is None else len(self._items)
+        if sampler is not None:
+            order = SamplerOrder(sampler, count)
+            if order.world_size > 1 and data.world_size > 1:
+                raise SettingsError(divided_twice(type(sampler).__name__))
+            return order
+        divided = (data.rank, data.world_size) if self._items is None else (0, 1)
+        return OwnOrder(count, seed, *divided, shuffle=shuffle, pads=data.tail == "pad")
+
     def __len__(self) -> int:
-        """Return the number of batches in an epoch. Raises TypeError for a sampler without a length."""
-        return self._count(len(self._items) if self._sampler is None else len(self._sampler))  # type: ignore[arg-type]
+        """Return the number of batches in a whole epoch. Raises TypeError for a sampler without a length."""
+        return self._count(self._order.length())
 
     def _count(self, items: int) -> int:
         return items // self.batch_size if self._drop_last else -(-items // self.batch_size)
@@ -211,89 +247,136 @@ class PrefetchLoader:
         if self._events is not None:
             self._events.close()
 
+    @property
+    def epoch(self) -> int:
+        """Epoch of the current loop, or of the next one if none has begun."""
+        return self._epoch if self._epoch_set is None else self._epoch_set
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch that the next loop plays, from its first batch on. Right after `load_state_dict`, the epoch of the
+        state is continued instead.
+
+        An epoch that was set by `dataset.set_epoch` or the sampler's `set_epoch` since the last loop counts too.
+        """
+        self._epoch_set = whole("epoch", epoch, 0)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the loader. `load_state_dict` in another process continues with the batch after the last
         returned one.
+
+        The position counts the items of all processes, each of which has returned as many batches as this one. So the
+        state of any process is that of all, also if there will be more or fewer of them, or batches of another size.
 
         In the middle of an epoch whose order came from a sampler without `set_epoch`, the state also contains the order
         of that epoch. The order of later epochs comes from the sampler's own generator, whose state the program must
         store.
         """
-        order = {"order": self._drawn} if self._draws and self._batches_given else {}
-        return {"epoch": self._epoch, "batches_given": self._batches_given, **self._identity(), **order}
+        order = {"order": self._order.drawn} if self._order.drawn is not None and self._items_given else {}
+        return {"epoch": self._epoch, "items_given": self._items_given, **self._identity(), **order}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state of `state_dict`. Raises SettingsError if the state is invalid, or of a loader with other
-        batches.
+        """Continue from a state of `state_dict`, possibly of another process, or of another number of them.
+
+        Raises:
+            SettingsError: The state is invalid, or of a loader with other items or another order.
         """
-        if not isinstance(state, dict) or not {"epoch", "batches_given"} <= state.keys():
-            raise SettingsError(f"{state!r} is not the state of a loader")
-        epoch, given = whole("epoch", state["epoch"], 0), whole("batches_given", state["batches_given"], 0)
+        if not isinstance(state, dict) or not {"epoch", "items_given"} <= state.keys():
+            is_old = isinstance(state, dict) and "batches_given" in state
+            raise SettingsError(
+                "the state was saved by vidprep 0.2 or older, which divided items among processes in another order"
+                if is_old
+                else f"{state!r} is not the state of a loader"
+            )
+        epoch, given = whole("epoch", state["epoch"], 0), whole("items_given", state["items_given"], 0)
         for name, value in self._identity().items():
             if state.get(name) != value:
-                raise SettingsError(f"the state was saved with {name} {state.get(name)}, this loader has {value}")
-        order = state.get("order")
-        if given and (order is not None) != self._draws:
-            raise SettingsError(
-                "the state was saved in the middle of an epoch that another kind of sampler ordered; its order is not known here"
-            )
-        if order is not None:
-            self._check_order(order)
-        has_length = self._sampler is None or hasattr(self._sampler, "__len__")
-        count = self._count(len(order)) if order is not None else len(self) if has_length else given
-        if given > count:
-            raise SettingsError(f"the state was saved after {given} batches, an epoch of this loader has {count}")
+                raise SettingsError(_differing_state(name, state.get(name), value))
+        order, own = state.get("order"), self._order
+        draws = isinstance(own, SamplerOrder) and not own.repeats
+        if given and (order is not None) != draws:
+            raise SettingsError("the state has no order of the epoch, or one that no sampler drew; it was changed")
+        if order is not None and isinstance(own, SamplerOrder):
+            order = own.checked(order)
+        total = len(order) if order is not None else own.total()
+        if total is not None and given > total:
+            raise SettingsError(f"the state was saved after {given} items, an epoch of this loader has {total}")
         self._stop()
-        self._epoch, self._batches_given, self._drawn = epoch, given, order
-
-    @property
-    def _draws(self) -> bool:
-        """Whether an order cannot be reproduced."""
-        return self._sampler is not None and not hasattr(self._sampler, "set_epoch")
+        self._epoch, self._items_given, self._batches_given, self._epoch_set = epoch, given, 0, None
+        self._known_epochs = self._told_epochs()
+        if isinstance(own, SamplerOrder):
+            own.drawn = order
 
     def _identity(self) -> dict[str, Any]:
-        """Return what determines the batches, without the path of the store, which may change between machines."""
+        """Return what determines the items and their order, without what may change: the number of processes and workers,
+        the size of batches, and the path of the store.
+        """
         data = self.dataset
         clips = repr(data.clips) if is_dataclass(data.clips) else type(data.clips).__qualname__
+        divided = {} if self._items is None else {"rank": data.rank, "world_size": data.world_size}
         return {
-            "items": len(self._items),
+            **self._order.identity(),
+            "items": data.num_items if self._items is None else len(self._items),
             "videos": self._digest,
-            "rank": data.rank,
-            "world_size": data.world_size,
+            "runs": data.runs,
             "clips": clips,
             "transform": repr(data.picture),
             "dataset_seed": data.seed,
-            "batch_size": self.batch_size,
-            "shuffle": self._shuffle,
-            "seed": self._seed,
-            "drop_last": self._drop_last,
+            **divided,
         }
 
     @cached_property
     def _digest(self) -> str:
         """Return a digest of ids, their frames, and the loader's items."""
         data = self.dataset
-        found = hashlib.sha256("\0".join(data.ids).encode())
-        for values in (data.sizes, self._items):
-            found.update(np.ascontiguousarray(values).tobytes())
+        found = hashlib.sha256("\0".join(data.ids).encode("utf-8", "surrogateescape"))
+        found.update(np.ascontiguousarray(data.sizes).tobytes())
+        if self._items is not None:
+            found.update(np.ascontiguousarray(self._items).tobytes())
         return found.hexdigest()[:16]
 
     def __iter__(self) -> Iterator[Item]:
-        """Return the batches of the next epoch, or the rest of an epoch whose state was loaded. An unfinished iteration
-        ends.
+        """Return the batches of the next epoch, or the rest of an epoch whose state was loaded, or whose loop was left. An
+        unfinished iteration ends.
 
         Raises:
             SettingsError: The loader is closed, or belongs to another process.
         """
         self._check_is_mine()
-        if self._running is not None and self._batches_given:
+        was_left = self._running is not None and self._batches_given > 0
+        epoch = self._epoch_asked(is_begun=self._running is not None)
+        if epoch is None and was_left and not self._order.continues:
+            epoch = self._epoch + 1
+        if epoch is not None:
             self._stop()
-            self._epoch, self._batches_given = self._epoch + 1, 0
+            self._epoch, self._items_given, self._batches_given = epoch, 0, 0
         if not self._coming:
-            self._plan = self._batches(self._epoch, self._batches_given)
+            self._plan = self._batches(self._epoch, self._items_given)
         self._running = _Epoch(self)
         self._fill()
         return self._running
+
+    def _told_epochs(self) -> dict[str, int | None]:
+        """Return the epochs that dataset and sampler were set to."""
+        return {"dataset": self.dataset.epoch, "sampler": self._order.epoch}
+
+    def _epoch_asked(self, *, is_begun: bool) -> int | None:
+        """Return the epoch that the next loop must begin; None if it goes on as it would. Raises SettingsError if dataset
+        and sampler were set to different epochs.
+
+        Args:
+            is_begun: Whether a loop in the current epoch was begun.
+        """
+        told, known = self._told_epochs(), self._known_epochs
+        self._known_epochs = told
+        if self._epoch_set is not None:
+            epoch, self._epoch_set = self._epoch_set, None
+            return epoch if epoch != self._epoch or is_begun else None
+        news = {epoch for name, epoch in told.items() if epoch != known[name] and epoch is not None}
+        if len(news) > 1:
+            raise SettingsError(
+                f"dataset.set_epoch({told['dataset']}) and the sampler's set_epoch({told['sampler']}) contradict each other"
+            )
+        return next(iter(news - {self._epoch}), None)
 
     def _check_is_mine(self) -> None:
         if self._process is None:
@@ -321,46 +404,30 @@ class PrefetchLoader:
         self._free.extend(batch.place for batch in self._coming if batch.place is not None)
         self._coming.clear()
 
-    def _batches(self, epoch: int, skip: int) -> Iterator[_Batch]:
-        """Yield batches from one of an epoch on. Own orders continue into the next epochs, so that these start without
-        waiting.
+    def _batches(self, epoch: int, seen: int) -> Iterator[_Batch]:
+        """Yield batches from an epoch on, of which some items are done. Own orders continue into the next epochs, so that
+        these start without waiting.
         """
+        count = self.dataset.num_items
         while True:
-            order = self._items[self._order(epoch, is_resumed=skip > 0)]
-            owners = self._owners[order]
-            for number in range(skip, self._count(len(order))):
+            order, mask = self._order.of(epoch, seen)
+            self._known_epochs["sampler"] = self._order.epoch
+            numbers = order if self._items is None else self._items[order]
+            mask &= numbers < count
+            numbers = numbers % count
+            owners = self._owners[numbers]
+            for number in range(self._count(len(numbers))):
                 part = slice(number * self.batch_size, (number + 1) * self.batch_size)
-                first, self._planned = self._planned, self._planned + len(order[part])
-                yield _Batch(epoch, first, order[part].tolist(), owners[part].tolist())
+                first, self._planned = self._planned, self._planned + len(numbers[part])
+                yield _Batch(epoch, first, numbers[part].tolist(), mask[part], owners[part].tolist())
             if self._sampler is not None:
                 return
-            epoch, skip = epoch + 1, 0
-
-    def _order(self, epoch: int, *, is_resumed: bool) -> npt.NDArray[np.int64]:
-        if self._sampler is not None:
-            if is_resumed and self._draws:
-                return np.asarray(self._drawn, np.int64)
-            if hasattr(self._sampler, "set_epoch"):
-                self._sampler.set_epoch(epoch)
-            order = list(self._sampler)
-            self._check_order(order)
-            self._drawn = [int(index) for index in order] if self._draws else None
-            return np.asarray(order, np.int64)
-        count = len(self._items)
-        return np.random.default_rng((self._seed, epoch)).permutation(count) if self._shuffle else np.arange(count)
-
-    def _check_order(self, order: Sequence[object]) -> None:
-        """Raise SettingsError for an invalid order."""
-        count = len(self._items)
-        if wrong := [index for index in order if not isinstance(index, SupportsIndex) or not 0 <= int(index) < count]:
-            raise SettingsError(
-                f"the sampler gives {wrong[0]!r}; give numbers of items, 0 to {count - 1}: batches are made by batch_size"
-            )
+            epoch, seen = epoch + 1, 0
 
     @cached_property
     def _owners(self) -> npt.NDArray[np.int16]:
         """Worker of each item. Parts of videos are assigned largest first, so that all workers have similar work."""
-        blocks = self.dataset.blocks(np.arange(len(self.dataset)), BLOCK_FRAMES)
+        blocks = self._whole.blocks(np.arange(self._whole.num_items), BLOCK_FRAMES)
         sizes = np.bincount(blocks)
         turn = np.arange(len(sizes)) % (2 * self.workers)  # back and forth: 0 1 2 2 1 0
         owners = np.empty(len(sizes), np.int16)
@@ -412,7 +479,7 @@ class PrefetchLoader:
             raise SettingsError("a newer iteration over this loader began, so this one cannot go on")
         batch = self._coming[0] if self._coming else None
         if batch is None or batch.epoch != self._epoch:
-            self._epoch, self._batches_given, self._running = self._epoch + 1, 0, None
+            self._epoch, self._items_given, self._batches_given, self._running = self._epoch + 1, 0, 0, None
             iteration.is_over = True
             raise StopIteration
         started = perf_counter()
@@ -425,6 +492,8 @@ class PrefetchLoader:
         waited = perf_counter() - started
         self._coming.popleft()
         self._batches_given += 1
+        given = self._items_given + len(batch.indexes) * self._order.world_size
+        self._items_given = min(given, self._order.total() or given)
         try:
             made = self._collate(batch)
         finally:
@@ -454,12 +523,12 @@ class PrefetchLoader:
         if at_work is not None and gone.code < 0:
             self._deaths[at_work.position] = self._deaths.get(at_work.position, 0) + 1
             if self._deaths[at_work.position] == DEATHS_PER_ITEM:
-                id_, numbers = self.dataset.locate(at_work.item, at_work.epoch)
+                id_, numbers = self._whole.locate(at_work.item, at_work.epoch)
                 error = CrashedError(
                     f"{DEATHS_PER_ITEM} workers died at frames {numbers[0]} to {numbers[-1]} of {id_}, the last by signal {-gone.code}",
                     path=self.dataset.store.path,
                 )
-                self._take(worker, ItemResult(at_work.position, error, {}, 0.0, 0, 0, 0))
+                self._take(worker, ItemResult(at_work.position, error, (), Item(), 0.0, 0, 0, 0))
         self._crew.start(worker)
         self._send_work(self._coming, now, [worker])
         if gone.error is not None:
@@ -475,37 +544,82 @@ class PrefetchLoader:
         if error is not None:
             self._free.append(batch.place)
             raise error
-        memory = self._crew.view(batch.place * self._batch_bytes, len(items) * self._item_bytes)
-        frames = memory.view(self._dtype).reshape(len(items), *self._shape)
-        if self._places - (self._lent - len(self._given_back)) - 1 < FREE_BATCHES:
-            frames = frames.copy()
-            self._free.append(batch.place)
-        else:
-            self._lent += 1
-            weakref.finalize(memory, self._given_back.append, batch.place).atexit = False
-        made: Item = {"frames": frames}
-        for name in items[0].about:
-            values = [item.about[name] for item in items]
-            made[name] = batch_of(values) if name == "labels" else column(values)
+        made = stacked([item.about for item in items])
+        if self.dataset.tail == "pad":
+            made["item_mask"] = batch.mask
+        frames = self._frames(batch.place, items, made)
+        made = Item(frames=frames, **made)
         if self._device is not None:
             made = as_tensors(made)
-            return made | {"frames": made["frames"].to(self._device)}
+            made["frames"] = made["frames"].to(self._device)
+            return made
         return as_tensors(made) if self.dataset.tensors else made
 
+    def _frames(self, place: int, items: Sequence[ItemResult], made: Item) -> npt.NDArray[Any]:
+        """Return the frames of a batch: a view of their buffer, or a copy, and then the buffer is free."""
+        memory = self._crew.view(place * self._batch_bytes, len(items) * self._item_bytes)
+        if self._collate_by == "pad":
+            starts = (slot * self._item_bytes for slot in range(len(items)))
+            sizes = (math.prod(item.shape) * self._dtype.itemsize for item in items)
+            arrays = [
+                memory[start : start + size].view(self._dtype).reshape(item.shape)
+                for item, start, size in zip(items, starts, sizes, strict=True)
+            ]
+            frames, made["frames_shape"] = padded(arrays)
+            self._free.append(place)
+            return frames
+        shape = (len(items), *items[0].shape)
+        frames = memory[: math.prod(shape) * self._dtype.itemsize].view(self._dtype).reshape(shape)
+        if self._places - (self._lent - len(self._given_back)) - 1 < FREE_BATCHES:
+            self._free.append(place)
+            return frames.copy()
+        self._lent += 1
+        weakref.finalize(memory, self._given_back.append, place).atexit = False
+        return frames
 
-def _with_items(dataset: VideoDataset | Subset) -> tuple[VideoDataset, npt.NDArray[np.int64]]:
-    """Return the dataset behind nested subsets, and their items."""
+
+def _with_items(dataset: VideoDataset | Subset) -> tuple[VideoDataset, npt.NDArray[np.int64] | None]:
+    """Return the dataset behind nested subsets, and their items; None means all."""
     if isinstance(dataset, VideoDataset):
-        return dataset, np.arange(len(dataset))
+        return dataset, None
     if not (hasattr(dataset, "dataset") and hasattr(dataset, "indices")):
         raise SettingsError(
             f"{dataset!r} is neither a VideoDataset nor torch's Subset of one; for several stores use VideoDataset([…])"
         )
     whole_one, items = _with_items(dataset.dataset)
-    chosen = np.asarray(dataset.indices)
-    if not len(chosen) or chosen.dtype.kind not in "iu" or not -len(items) <= chosen.min() <= chosen.max() < len(items):
-        raise SettingsError(f"the indices of {dataset!r} are not numbers of items, 0 to {len(items) - 1}")
-    return whole_one, items[chosen]
+    chosen, count = np.asarray(dataset.indices), len(whole_one) if items is None else len(items)
+    if not len(chosen) or chosen.dtype.kind not in "iu" or not -count <= chosen.min() <= chosen.max() < count:
+        raise SettingsError(f"the indices of {dataset!r} are not numbers of items, 0 to {count - 1}")
+    chosen = chosen % count
+    return whole_one, chosen if items is None else items[chosen]
+
+
+def _places_in_shared_memory(places: int, batch_bytes: int) -> int:
+    """Return for how many batches there is memory to share, at most `places`; warn if it is less.
+
+    If even the fewest batches do not fit, creating the workers reports that.
+    """
+    free = free_shared_memory()
+    fit = min(places, free // batch_bytes)
+    if fit < MIN_BATCHES:
+        return places
+    if fit < places:
+        warnings.warn(
+            f"{free:,} bytes of shared memory are free, which is room for {fit} batches instead of the {places} that "
+            "cache_bytes allows (give more to a container: docker run --shm-size)",
+            stacklevel=3,
+        )
+    return fit
+
+
+def _differing_state(name: str, saved: object, own: object) -> str:
+    """Return the message for a state that does not belong to a loader."""
+    if name == "runs":
+        return (
+            f"the state was saved with the videos of run {saved}, and run {own} made them again; their frames may differ, so "
+            "begin a new epoch without the state"
+        )
+    return f"the state was saved with {name} {saved}, this loader has {own}"
 
 
 def _one_of(workers: int | None, num_workers: int | None) -> int:

@@ -29,7 +29,11 @@ from vidprep.formats.stores import StoredVideo
 
 Policy = Literal["repeat_last", "wrap", "error", "drop"]
 POLICIES = get_args(Policy)
+Short = Literal["drop", "pad", "repeat", "error"]
+SHORTS = get_args(Short)
 Numbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+PADDING: tuple[Policy, ...] = ("repeat_last", "wrap")
 ROUNDING_SECONDS = 1e-9
 
 
@@ -98,6 +102,22 @@ class ClipSampler(ABC):
             (num_frames,) frame numbers, from 0.
         """
 
+    @property
+    def pads(self) -> bool:
+        """Whether items may contain padding: frames that stand in for those past the end of a video."""
+        return False
+
+    def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:
+        """Return the frames of an item as `item` does, and (num_frames,) which of them are no padding.
+
+        Args:
+            video: Times of the video's frames.
+            number: Number of the item in the video, from 0.
+            rng: Random generator, a function of seed, epoch and item.
+        """
+        numbers = self.item(video, number, rng)
+        return numbers, np.ones(len(numbers), np.bool_)
+
     def seconds(self, frame_rate: Fraction | None) -> Fraction | None:  # noqa: ARG002
         """Return the duration of an item; None if it is unknown, or frames are not equidistant."""
         return None
@@ -107,13 +127,29 @@ class ClipSampler(ABC):
         return None
 
 
+class _PaddingSampler(ClipSampler):
+    """A sampler whose `masked_item` makes the frames and says which are padding."""
+
+    @abstractmethod
+    def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]: ...
+
+    def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:
+        return self.masked_item(video, number, rng)[0]
+
+
 @dataclass(frozen=True)
-class Windows(ClipSampler):
-    """All clips of `sequence_length` frames with distance `stride` that fit into a video; clips start every `step` frames."""
+class Windows(_PaddingSampler):
+    """All clips of `sequence_length` frames with distance `stride` that fit into a video; clips start every `step` frames.
+
+    `short` decides about videos that are shorter than a clip. With `cover_end`, one more clip ends at the last frame
+    where the others leave frames out.
+    """
 
     sequence_length: int
     stride: int
     step: int
+    short: Short = "drop"
+    cover_end: bool = False
 
     def __str__(self) -> str:
         return f"sequences of {self.num_frames} frames"
@@ -122,11 +158,32 @@ class Windows(ClipSampler):
     def num_frames(self) -> int:
         return self.sequence_length
 
-    def count(self, video: Timing) -> int:
-        return max(0, (video.num_frames - (self.num_frames - 1) * self.stride - 1) // self.step + 1)
+    @property
+    def pads(self) -> bool:
+        return self.short in ("pad", "repeat")
 
-    def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:  # noqa: ARG002
-        return number * self.step + self.stride * np.arange(self.num_frames, dtype=np.int64)
+    @property
+    def span(self) -> int:
+        """Number of frames from the first to the last one of a clip."""
+        return (self.num_frames - 1) * self.stride + 1
+
+    def count(self, video: Timing) -> int:
+        room = video.num_frames - self.span
+        if room >= 0:
+            return room // self.step + 1 + (self.cover_end and room % self.step > 0)
+        if self.short == "error":
+            raise ValueError(f"it has {video.num_frames} frames, and a sequence needs {self.span}")
+        return int(self.pads and video.num_frames > 0)
+
+    def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:  # noqa: ARG002
+        start = min(number * self.step, max(0, video.num_frames - self.span))
+        numbers = start + self.stride * np.arange(self.num_frames, dtype=np.int64)
+        there = numbers < video.num_frames
+        if not there.all():
+            numbers = np.asarray(
+                _extended(numbers[there], self.num_frames, "wrap" if self.short == "repeat" else "repeat_last")
+            )
+        return numbers, there
 
     def seconds(self, frame_rate: Fraction | None) -> Fraction | None:
         return None if frame_rate is None else self.sequence_length * self.stride / frame_rate
@@ -136,7 +193,7 @@ class Windows(ClipSampler):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OfIndices(ClipSampler):
+class _OfIndices(_PaddingSampler):
     """Clips of equidistant frames."""
 
     num_clips: int = 1
@@ -152,11 +209,19 @@ class _OfIndices(ClipSampler):
     def _span(self) -> int:
         return (self.num_frames_per_clip - 1) * self.num_indices_between_frames + 1
 
-    def _clip(self, start: int, num_frames: int) -> list[int]:
-        """Return the frames of a clip; frames past the end of the video follow the policy."""
-        start = min(start, num_frames - 1)
-        found = range(start, min(start + self._span, num_frames), self.num_indices_between_frames)
-        return _extended(found, self.num_frames_per_clip, self.policy)
+    @property
+    def pads(self) -> bool:
+        return self.policy in PADDING
+
+    def _clips(self, starts: Sequence[int], num_frames: int) -> tuple[Numbers, Mask]:
+        """Return the frames of clips; frames past the end of the video follow the policy."""
+        clips, masks = [], []
+        for each in starts:
+            start = min(each, num_frames - 1)
+            found = range(start, min(start + self._span, num_frames), self.num_indices_between_frames)
+            clips += _extended(found, self.num_frames_per_clip, self.policy)
+            masks.append(np.arange(self.num_frames_per_clip) < len(found))
+        return np.asarray(clips, np.int64), np.concatenate(masks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,10 +270,10 @@ class _AtIndices(_OfIndices):
             raise ValueError(f"a clip from frame {latest} needs {self._span} frames, and it has {video.num_frames}")
         return self.num_clips
 
-    def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:
+    def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:
         low, high = self._range(video.num_frames)
         start = int(rng.integers(low, high)) if self.is_random else _of_linspace(low, high - 1, self.num_clips, number)
-        return np.asarray(self._clip(start, video.num_frames), np.int64)
+        return self._clips([start], video.num_frames)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,9 +352,8 @@ class sample_frames(_OfIndices):
             return 0
         raise ValueError(f"its clips need {self._least_frames} frames, and it has {video.num_frames}")
 
-    def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:
-        starts = self._starts(video.num_frames, number, rng)
-        return np.asarray([frame for start in starts for frame in self._clip(start, video.num_frames)], np.int64)
+    def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:
+        return self._clips(self._starts(video.num_frames, number, rng), video.num_frames)
 
     def _starts(self, num_frames: int, number: int, rng: np.random.Generator) -> Sequence[int]:  # noqa: ARG002
         clips = np.arange(self.num_clips)
@@ -355,7 +419,7 @@ class dense_sample_frames(sample_frames):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _AtTimes(ClipSampler):
+class _AtTimes(_PaddingSampler):
     """One item per clip, with the frames on screen at certain times."""
 
     num_frames_per_clip: int = 1
@@ -418,12 +482,20 @@ class _AtTimes(ClipSampler):
             raise ValueError(f"a clip from {latest:.3f} s goes past its end at {video.end_seconds:.3f} s")
         return num_clips
 
-    def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:
-        start = self._start(*self._range(video), number, rng)
+    @property
+    def pads(self) -> bool:
+        return self.policy in PADDING
+
+    def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:
+        return self._frames_from(video, self._start(*self._range(video), number, rng))
+
+    def _frames_from(self, video: Timing, start: float) -> tuple[Numbers, Mask]:
+        """Return the frames of a clip that starts at a time in seconds."""
         times = start + self._step(video) * np.arange(self.num_frames_per_clip, dtype=np.float64)
         assert video.begins is not None
-        shown = video.tolerance.shown_at(video.begins, times[times < video.end_seconds])
-        return np.asarray(_extended(shown.tolist(), self.num_frames_per_clip, self.policy), np.int64)
+        there = times < video.end_seconds
+        shown = video.tolerance.shown_at(video.begins, times[there])
+        return np.asarray(_extended(shown.tolist(), self.num_frames_per_clip, self.policy), np.int64), there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -477,13 +549,36 @@ class clips_at_regular_timestamps(_AtTimes):
         sampling_range_end: Time before which clips start; None means the last start of a complete clip.
         policy: What happens to a clip that would go past the end of its video: "repeat_last", "wrap", "error" or
             "drop".
+        cover_end: Add a clip that ends at the last frame, where the others leave frames out. Not with
+            sampling_range_end.
     """
 
     seconds_between_clip_starts: float
+    cover_end: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_seconds("seconds_between_clip_starts", self.seconds_between_clip_starts, above=0)
+        if self.cover_end and self.sampling_range_end is not None:
+            raise SettingsError("cover_end and sampling_range_end contradict each other; give one of them")
+
+    def count(self, video: Timing) -> int:
+        found = super().count(video)
+        return found + (self.cover_end and found > 0 and self._covering_start(video) is not None)
+
+    def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:
+        start = self._covering_start(video) if self.cover_end else None
+        if start is None or number < len(self._starts(*self._range(video))):
+            return super().masked_item(video, number, rng)
+        return self._frames_from(video, start)
+
+    def _covering_start(self, video: Timing) -> float | None:
+        """Return the start of a clip that ends at the last frame; None if another clip shows that frame."""
+        assert video.begins is not None
+        length = (self.num_frames_per_clip - 1) * self._step(video)
+        last = float(video.begins[-1])
+        latest = float(self._starts(*self._range(video))[-1])
+        return max(0.0, last - length) if latest + length + ROUNDING_SECONDS < last else None
 
     def _extent(self, low: float, high: float) -> tuple[int, float]:
         starts = self._starts(low, high)
@@ -519,7 +614,8 @@ def _count(sampler: ClipSampler, id_: str, video: Timing) -> int:
     try:
         return sampler.count(video)
     except ValueError as error:
-        raise SettingsError(f"{id_}: {error}; policy='drop' leaves it out") from error
+        option = "short" if isinstance(sampler, Windows) else "policy"
+        raise SettingsError(f"{id_}: {error}; {option}='drop' leaves it out") from error
 
 
 def _make_whole(sampler: ClipSampler, *names: str) -> None:

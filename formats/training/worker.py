@@ -7,6 +7,7 @@ decodes all needed frames of a GOP at once.
 from __future__ import annotations
 
 import heapq
+import math
 import mmap
 import os
 import pickle
@@ -23,8 +24,10 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.processes import Channel, parent_channel
+from vidprep.formats.storage import inherited_files
 from vidprep.formats.stores import Frames
-from vidprep.formats.training.dataset import Item, VideoDataset
+from vidprep.formats.training.dataset import Clip, VideoDataset
+from vidprep.formats.training.items import Item
 
 FrameKey = tuple[str, int]
 NEVER = 1 << 62
@@ -157,10 +160,12 @@ class WorkerSetup(NamedTuple):
 
     Attributes:
         dataset: Pickled dataset, without torch's sharing of tensors between its own child processes
+        files: File descriptors that the process must inherit for it
         main: How multiprocessing finds objects of the program's main file; None if there are none
     """
 
     dataset: bytes
+    files: tuple[int, ...]
     main: dict[str, Any] | None
 
     @classmethod
@@ -172,23 +177,24 @@ class WorkerSetup(NamedTuple):
                 'put what the program does behind `if __name__ == "__main__":`'
             )
         try:
-            data = pickle.dumps(dataset)
+            with inherited_files() as descriptors:
+                data = pickle.dumps(dataset)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise SettingsError(
                 f"the dataset cannot be sent to processes ({error}); give a transform that is a function "
                 "defined in a module, or processes=False"
             ) from error
         if b"__main__" not in data:
-            return cls(data, None)
+            return cls(data, tuple(descriptors), None)
         program = sys.modules["__main__"]
         if (spec := getattr(program, "__spec__", None)) is not None:
-            return cls(data, {"init_main_from_name": spec.name, "sys_argv": sys.argv})
+            return cls(data, tuple(descriptors), {"init_main_from_name": spec.name, "sys_argv": sys.argv})
         if (path := getattr(program, "__file__", None)) is None:
             raise SettingsError(
                 "transform was defined in an interactive session, which worker processes cannot import; "
                 "put it into a module, or give processes=False"
             )
-        return cls(data, {"init_main_from_path": os.path.abspath(path), "sys_argv": sys.argv})  # noqa: PTH100
+        return cls(data, tuple(descriptors), {"init_main_from_path": os.path.abspath(path), "sys_argv": sys.argv})  # noqa: PTH100
 
     def opened(self) -> VideoDataset:
         if self.main is not None:
@@ -214,6 +220,7 @@ class ItemResult(NamedTuple):
     Attributes:
         position: Position in the order
         error: Why the item could not be made, or None
+        shape: Shape of its frames
         about: The item without its frames
         seconds: Time to make the item: decoding, transforms and audio
         hits: Frames that had been decoded before
@@ -223,6 +230,7 @@ class ItemResult(NamedTuple):
 
     position: int
     error: Exception | None
+    shape: tuple[int, ...]
     about: Item
     seconds: float
     hits: int
@@ -278,26 +286,31 @@ class Worker:
                 self._cache.announce((id_, number), position)
 
     def _make(self, request: Request) -> ItemResult:
-        started, about, error, hits, dataset = time.perf_counter(), Item(), None, 0, self._dataset
-        numbers = np.zeros(0, np.int64)
+        started, dataset = time.perf_counter(), self._dataset
+        about, error, hits = Item(), None, 0
+        shape: tuple[int, ...] = ()
+        clip = Clip("", np.zeros(0, np.int64), None)
         try:
-            id_, numbers = dataset.locate(request.item, request.epoch)
-            out = self._place(request.offset)
+            key = dataset.key(request.item, request.epoch)
+            clip = dataset.clip(request.item, key)
+            shape = dataset.shape_of(clip.id)
+            out = self._place(request.offset, shape)
             passes = dataset.picture.is_identity and dataset.transform is None
-            frames = out if passes else self._scratch_for(id_, len(numbers))
-            hits = self._fill(id_, numbers.tolist(), frames, alone=request.alone)
+            frames = out if passes else self._scratch_for(clip.id, len(clip.numbers))
+            hits = self._fill(clip.id, clip.numbers.tolist(), frames, alone=request.alone)
             if not passes:
-                key = dataset.key(request.item, request.epoch)
-                dataset.finished(frames, id_, numbers, request.item, key, out)
-            about = dataset.describe(id_, numbers)
+                dataset.finished(frames, clip, request.item, key, out)
+            about = dataset.describe(clip)
         except Exception as caught:  # noqa: BLE001 (raised where the item is used)
             error = _portable(caught)
         seconds = time.perf_counter() - started
-        return ItemResult(request.position, error, about, seconds, hits, len(numbers), self._cache.size_bytes)
+        return ItemResult(
+            request.position, error, shape, about, seconds, hits, len(clip.numbers), self._cache.size_bytes
+        )
 
-    def _place(self, offset: int) -> npt.NDArray[Any]:
-        shape, dtype = self._dataset.frames_shape, self._dataset.frames_dtype
-        return np.frombuffer(self._memory, dtype, int(np.prod(shape)), offset).reshape(shape)
+    def _place(self, offset: int, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        dtype = self._dataset.frames_dtype
+        return np.frombuffer(self._memory, dtype, math.prod(shape), offset).reshape(shape)
 
     def _scratch_for(self, id_: str, count: int) -> Frames:
         shape = (count, *self._shape_of(id_))

@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import queue
+import shutil
 import tempfile
 import threading
 import weakref
@@ -93,7 +94,7 @@ class WorkerPool:
             self._start_thread(_serve, made, line, _Reply(self.inbox, worker))
             return
         memory = self._file.fileno()
-        process = self._processes[worker] = Process(share=(memory,), environment=ONE_THREAD)
+        process = self._processes[worker] = Process(share=(memory, *self._about.files), environment=ONE_THREAD)
         call = serve_from_process, self._about, memory, self._size, self._frame_bytes
         speaker = self._start_thread(_pass_on, line, process, call)
         self._start_thread(_listen, worker, process, line, speaker, self.inbox)
@@ -175,9 +176,19 @@ def _end(
         file.close()
 
 
+def _shared_folder() -> Path:
+    """Return where memory to share is taken from."""
+    return SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+
+
+def free_shared_memory() -> int:
+    """Return how many bytes of memory can be shared with workers."""
+    return shutil.disk_usage(_shared_folder()).free
+
+
 def _reserved(size: int) -> IO[bytes]:
     """Return a nameless file with reserved space, in memory if possible."""
-    folder = SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    folder = _shared_folder()
     file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as the crew)
     try:
         if hasattr(os, "posix_fallocate"):

@@ -224,6 +224,15 @@ def pack(
     shard_size: Annotated[
         str | int, Option("Start a new shard beyond this size.", "BYTES", parse=parse_bytes)
     ] = "1GiB",
+    shards: Annotated[
+        int | None,
+        Option(
+            "Write this many shards of equally many videos, besides the bound of --shard-size: every worker of a webdataset loader "
+            "needs one.",
+            "N",
+            least=1,
+        ),
+    ] = None,
     labels: Annotated[
         str | Path | ArrowStream | None,
         Option(
@@ -257,9 +266,10 @@ def pack(
     opened = open_store(store)
     carried = None if labels is None else carry_over(store, Path(labels) if isinstance(labels, str) else labels)
     if to in STORES_OF_FRAMES:
-        count = pack_store(
-            opened, out, FrameOutput(to, quality, subsampling, parse_bytes(str(shard_size))), overwrite=overwrite
-        )
+        output = FrameOutput(to, quality, subsampling, parse_bytes(str(shard_size)))
+        count = pack_store(opened, out, output, num_shards=shards or 1, overwrite=overwrite)
+    elif shards is not None:
+        raise SettingsError(f"<shards>: {to} has no shards; leave it out", shards=shards)
     else:
         count = export(opened, out, to, FrameOutput("burst", quality, subsampling), overwrite=overwrite)
     if carried is None:

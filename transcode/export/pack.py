@@ -85,7 +85,9 @@ def write_class_numbers(store: FrameStore, out: Path) -> None:
 PACK_NAME = ".vidprep-pack"  # no .json: people list those
 
 
-def pack_store(store: FrameStore, out: Path, options: FrameOutput, *, overwrite: bool = False) -> int:
+def pack_store(
+    store: FrameStore, out: Path, options: FrameOutput, *, num_shards: int = 1, overwrite: bool = False
+) -> int:
     """Write `out` as a store with manifest and index; webdataset writes shards for each split. Return the number of
     videos.
 
@@ -95,6 +97,7 @@ def pack_store(store: FrameStore, out: Path, options: FrameOutput, *, overwrite:
         store: The store to convert.
         out: The output folder.
         options: Store, quality and shard size.
+        num_shards: Least number of shards (of each split), as far as there are so many videos.
         overwrite: Replace an existing output.
 
     Raises:
@@ -108,11 +111,11 @@ def pack_store(store: FrameStore, out: Path, options: FrameOutput, *, overwrite:
     make_empty(out, store, overwrite=overwrite)
     for split, ids in splits.items():
         (out / split).mkdir(exist_ok=True)
-        _pack(store, ids, out / split, options)
+        _pack(store, ids, out / split, options, num_shards)
     return len(store)
 
 
-def _pack(store: FrameStore, ids: Sequence[str], out: Path, options: FrameOutput) -> None:
+def _pack(store: FrameStore, ids: Sequence[str], out: Path, options: FrameOutput, num_shards: int) -> None:
     layout = layout_of(options.store)
     if as_videos := layout.takes_videos and isinstance(store, VideoStore):
         layout = _VideoTarLayout(store)
@@ -120,7 +123,9 @@ def _pack(store: FrameStore, ids: Sequence[str], out: Path, options: FrameOutput
         write_class_numbers(store, out)
     shards = ShardWriter(out, layout, options.shard_bytes, run=0)
     rows: list[ManifestRow] = []
-    for id_ in ids:
+    for number, id_ in enumerate(ids):
+        if number * num_shards // len(ids) > (number - 1) * num_shards // len(ids):
+            shards.close()
         frames = (
             [layout.store.file(id_).read_bytes()] if isinstance(layout, _VideoTarLayout) else coded(store, id_, options)
         )

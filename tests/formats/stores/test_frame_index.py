@@ -53,7 +53,7 @@ def folder(tmp_path) -> Path:
 def everything(folder: Path) -> list[str]:
     index = FrameIndex(folder, "burst")
     try:
-        return [repr(video) for video in index.videos()] + index.ids()
+        return [*map(repr, index.videos()), *index.ids()]
     finally:
         index.close()
 

@@ -76,6 +76,22 @@ def test_several_videos_in_one_call(store):
     assert np.array_equal(read[0][1], store[names[2]].frames([1])[0])
 
 
+def test_a_video_is_indexed_and_iterated_like_a_list_of_frames(store):
+    video = store[store.ids[1]]
+    every = video.frames()
+    assert np.array_equal(video[5], every[5])
+    assert np.array_equal(video[np.int64(-1)], every[-1])
+    assert np.array_equal(video[2:9:3], every[2:9:3])
+    assert np.array_equal(video[[4, 4, 0]], every[[4, 4, 0]])
+    together = list(video)
+    assert len(together) == len(video)
+    assert np.array_equal(np.stack(together), every)
+    with pytest.raises(IndexError, match="frame 99 of"):
+        _ = video[99]
+    with pytest.raises(TypeError):
+        _ = video[1.5]
+
+
 def test_frames_go_into_an_array_of_the_caller(store):
     video = store["sub/c01"]
     out = np.zeros((3, video.facts.height, video.facts.width, 3), np.uint8)

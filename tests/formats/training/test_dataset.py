@@ -13,9 +13,17 @@ from PIL import Image
 from tests.formats.conftest import ENCODED, STORED
 from tests.helpers import make_clip, make_clips, open_files, table, transcode, with_peers
 from tests.sampling import in_turn
-from vidprep.formats import VideoDataset, open_store
+from vidprep.formats import (
+    PrefetchLoader,
+    VideoDataset,
+    clips_at_random_indices,
+    clips_at_regular_timestamps,
+    open_store,
+)
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.stores.raw_files import VideoFiles
+from vidprep.formats.training.dataset import UNUSED
+from vidprep.formats.training.samplers import Timing, Windows
 from vidprep.formats.training.transform import to_ycbcr
 
 
@@ -190,11 +198,67 @@ def test_videos_that_are_too_short_are_left_out_and_counted(tmp_path):
     for name, frames in {"a": 3, "b": 12, "c": 8}.items():
         make_clip(tmp_path / "src" / f"{name}.mp4", frames)
     assert transcode(tmp_path / "src", tmp_path / "dst").code == 0
-    dataset = VideoDataset(tmp_path / "dst")
+    with pytest.warns(
+        UserWarning, match=r"1 of 3 videos have fewer than 8 frames, such as 'a'.*short='pad' or 'repeat'"
+    ):
+        dataset = VideoDataset(tmp_path / "dst")
     assert [dataset[n]["id"] for n in range(len(dataset))] == ["b"] * 5 + ["c"]
     assert "6 sequences of 8 frames from 3 videos, 1 of them too short" in repr(dataset)
     with pytest.raises(SettingsError, match="3 videos of at most 12 frames hold 0 sequences of 13 frames"):
         VideoDataset(tmp_path / "dst", 13)
+    assert len(VideoDataset(tmp_path / "dst", short="drop")) == 6, "chosen, so without a warning"
+    with pytest.raises(SettingsError, match="a: it has 3 frames, and a sequence needs 8; short='drop' leaves it out"):
+        VideoDataset(tmp_path / "dst", short="error")
+    for short, numbers in (("pad", [0, 1, 2, 2, 2, 2, 2, 2]), ("repeat", [0, 1, 2, 0, 1, 2, 0, 1])):
+        filled = VideoDataset(tmp_path / "dst", short=short)
+        item = filled[0]
+        assert len(filled) == 7
+        assert (item["id"], item["indexes"].tolist()) == ("a", numbers)
+        assert item["frame_mask"].tolist() == [True] * 3 + [False] * 5
+        assert filled[1]["frame_mask"].all()
+        frames = filled.video("a").frames([0, 1, 2])
+        assert np.array_equal(item["frames"], frames[numbers])
+        with PrefetchLoader(filled, 7, processes=False) as loader:
+            assert np.array_equal(next(iter(loader))["frame_mask"], [filled[n]["frame_mask"] for n in range(7)])
+    with pytest.raises(SettingsError, match="short is 'wrap'; give drop, pad, repeat or error"):
+        VideoDataset(tmp_path / "dst", short="wrap")
+    with pytest.raises(SettingsError, match="give the sampler its own policy"):
+        VideoDataset(tmp_path / "dst", short="pad", clips=clips_at_random_indices())
+
+
+@pytest.mark.parametrize(
+    ("frames", "stride", "step"), [(20, 1, 8), (20, 2, 3), (17, 1, 5), (16, 1, 8), (9, 1, 100), (8, 1, 3)]
+)
+def test_no_frame_at_the_end_is_left_out_where_that_is_asked(frames, stride, step, store_of):
+    sampler, timing = Windows(8, stride, step, cover_end=True), Timing(frames)
+    count = sampler.count(timing)
+    if count == 0:
+        assert frames < sampler.span
+        return
+    clips = [sampler.item(timing, number, UNUSED) for number in range(count)]
+    plain = Windows(8, stride, step)
+    assert [each.tolist() for each in clips[: plain.count(timing)]] == [
+        plain.item(timing, number, UNUSED).tolist() for number in range(plain.count(timing))
+    ]
+    assert clips[-1][-1] == frames - 1
+    assert count - plain.count(timing) <= 1
+    assert len({tuple(each.tolist()) for each in clips}) == count, "no clip comes twice"
+
+
+def test_clips_by_time_cover_the_end(store_of):
+    for between in (0.05, 0.1, 0.3, 10.0):
+        options = {"num_frames_per_clip": 4, "seconds_between_clip_starts": between}
+        dataset = VideoDataset(store_of("h264"), clips=clips_at_regular_timestamps(**options, cover_end=True))
+        plain = VideoDataset(store_of("h264"), clips=clips_at_regular_timestamps(**options))
+        last = {}
+        for number in range(len(dataset)):
+            id_, numbers = dataset.locate(number)
+            assert set(np.diff(numbers)) <= {0, 1}
+            last[id_] = max(last.get(id_, 0), int(numbers[-1]))
+        assert last == {id_: len(dataset.video(id_)) - 1 for id_ in dataset.ids}
+        assert 0 <= len(dataset) - len(plain) <= len(dataset.ids)
+    with pytest.raises(SettingsError, match="cover_end and sampling_range_end contradict"):
+        clips_at_regular_timestamps(**options, sampling_range_end=1.0, cover_end=True)
 
 
 def test_videos_of_two_sizes_are_named(tmp_path):
@@ -205,7 +269,7 @@ def test_videos_of_two_sizes_are_named(tmp_path):
     assert dataset[0]["frames"].shape == (8, 48, 64, 3)
     assert dataset[2]["frames"].shape == (8, 48, 96, 3)
     with pytest.raises(
-        SettingsError, match=r"'a' have 48 lines of 64 pixels, those of 'b' 48 of 96.*give size or crop"
+        SettingsError, match=r"'a' have the shape \(8, 48, 64, 3\), those of 'b' \(8, 48, 96, 3\).*give size or crop"
     ):
         _ = dataset.frame_size
     assert VideoDataset(tmp_path / "dst", crop=32).frame_size == (32, 32)

@@ -101,20 +101,40 @@ def test_a_plain_order_drop_last_and_a_sampler(store_of):
 
 
 @BOTH
-def test_a_loop_that_is_left_goes_on_with_the_next_epoch(processes, store_of):
+def test_a_loop_that_is_left_is_continued_by_the_next_one_as_after_a_resume(processes, store_of):
     dataset = VideoDataset(store_of("burst"), 4)
     with PrefetchLoader(dataset, 4, shuffle=True, processes=processes) as loader:
         epochs = [names(loader) for _ in range(4)]
     with PrefetchLoader(dataset, 4, shuffle=True, processes=processes) as loader:
         left = iter(loader)
         assert names([next(left), next(left)]) == epochs[0][:8]
-        assert names(loader) == epochs[1]
+        state = loader.state_dict()
+        assert names(loader) == epochs[0][8:]
         with pytest.raises(SettingsError, match="a newer iteration over this loader began"):
             next(left)
+        assert names(loader) == epochs[1]
         for batch in loader:
             assert names([batch]) == epochs[2][:4]
             break
-        assert names(loader) == epochs[3]
+        loader.set_epoch(2)
+        assert (loader.epoch, names(loader)) == (2, epochs[2]), "set, so from its first batch"
+        next(iter(loader))
+        loader.set_epoch(1)
+        assert [names(loader) for _ in range(3)] == epochs[1:]
+    with PrefetchLoader(dataset, 4, shuffle=True, processes=processes) as again:
+        again.load_state_dict(state)
+        again.set_epoch(0)
+        assert names(again) == epochs[0][8:], "the epoch of the state, as loops over epochs set it"
+        assert names(again) == epochs[1]
+
+
+@BOTH
+def test_a_loop_without_shuffling_begins_with_the_first_item(processes, store_of):
+    dataset = VideoDataset(store_of("burst"), 4)
+    with PrefetchLoader(dataset, 4, processes=processes) as loader:
+        first = names([next(iter(loader))])
+        assert names(loader) == located(dataset, range(len(dataset)))
+        assert first == located(dataset, range(4))
 
 
 @pytest.mark.long
@@ -145,12 +165,12 @@ def test_a_state_of_other_batches_is_refused(store_of):
     cropped = PrefetchLoader(VideoDataset(store_of("burst"), 4, crop=32), 4, shuffle=True, seed=3, processes=False)
     with pytest.raises(SettingsError, match=r"saved with transform .*crop=None"):
         cropped.load_state_dict(state)
-    for wrong in (None, {}, state | {"epoch": -1}, state | {"batches_given": 1.5}, state | {"batches_given": 10**9}):
+    for wrong in (None, {}, state | {"epoch": -1}, state | {"items_given": 1.5}, state | {"items_given": 10**9}):
         with pytest.raises(
             SettingsError, match=r"is not the state of a loader|give a whole number|an epoch of this loader has"
         ):
             PrefetchLoader(dataset, 4, shuffle=True, seed=3, processes=False).load_state_dict(wrong)
-    for other in ({"batch_size": 5}, {"seed": 4}, {"shuffle": False}, {"drop_last": True}):
+    for other in ({"seed": 4}, {"shuffle": False}):
         loader = PrefetchLoader(dataset, **({"batch_size": 4, "shuffle": True, "seed": 3, "processes": False} | other))
         with pytest.raises(SettingsError, match=next(iter(other))):
             loader.load_state_dict(state)
@@ -261,6 +281,17 @@ def test_too_small_a_cache_is_refused_with_the_needed_size(store_of):
 def test_missing_shared_memory_is_reported_with_the_remedy(store_of):
     with pytest.raises(SettingsError, match="smaller cache_bytes or processes=False"):
         PrefetchLoader(VideoDataset(store_of("burst"), 8), 1 << 22, cache_bytes=1 << 60)
+
+
+def test_less_shared_memory_than_cache_bytes_makes_fewer_batches_in_advance(store_of, monkeypatch):
+    dataset = VideoDataset(store_of("burst"), 8)
+    monkeypatch.setattr("vidprep.formats.training.loader.free_shared_memory", lambda: 5 * 4 * 8 * FRAME)
+    with pytest.warns(UserWarning, match=r"is room for 5 batches instead of the 16 that cache_bytes.*--shm-size"):
+        loader = PrefetchLoader(dataset, 4)
+    with loader:
+        assert names(loader) == located(dataset, range(len(dataset)))
+    with PrefetchLoader(dataset, 4, processes=False) as loader:  # threads share all memory anyway
+        assert names(loader) == located(dataset, range(len(dataset)))
 
 
 @BOTH

@@ -53,6 +53,42 @@ def check(ran: Ran) -> None:
     assert "4 videos packed" in ran.err
 
 
+@pytest.mark.parametrize("kind", ["h264", "burst"])
+@pytest.mark.parametrize("to", ["webdataset", "burst", "gulp"])
+def test_as_many_shards_as_asked(kind, to, made, tmp_path):
+    before = open_store(made(kind))
+    for count, found in ((1, 1), (2, 2), (3, 3), (4, 4), (9, 4)):
+        out = tmp_path / f"out{count}"
+        check(pack(made(kind), out, "--to", to, "--shards", count))
+        shards = [path for path in out.iterdir() if path.suffix in (".tar", ".bin", ".gulp")]
+        assert len(shards) == found
+        after = open_store(out)
+        assert list(after.ids) == list(before.ids)
+        for id_ in after.ids:
+            assert len(after[id_].frames()) == len(before[id_])
+    ran = pack(made(kind), tmp_path / "frames", "--to", "frames", "--shards", 2)
+    assert ran.code == 2
+    assert "frames has no shards" in ran.err
+
+
+OF_WEBDATASET = """
+import sys, warnings
+from torch.utils.data import DataLoader
+import webdataset as wds
+shards = sorted(__import__("pathlib").Path(sys.argv[1]).glob("*.tar"))
+dataset = wds.WebDataset([str(each) for each in shards], shardshuffle=False)
+print(*sorted(sample["__key__"] for sample in DataLoader(dataset, num_workers=2, batch_size=None)))
+"""
+
+
+@pytest.mark.long
+def test_two_workers_of_webdataset_read_two_shards(made, tmp_path):
+    check(pack(made("h264"), tmp_path / "out", "--to", "webdataset", "--shards", 2))
+    assert with_peers(OF_WEBDATASET, tmp_path / "out", needs=["torch", "webdataset"]).split() == list(
+        open_store(made("h264")).ids
+    )
+
+
 @pytest.mark.parametrize("kind", MADE)
 @pytest.mark.parametrize("to", ["burst", "gulp", "webdataset", "tensor"])
 def test_a_store_made_of_another_has_its_frames_labels_and_times(kind, to, made, tmp_path):

@@ -1,0 +1,197 @@
+"""The order of the items of each epoch, and its division among processes.
+
+Process r of W takes every W-th item of an order, beginning with item r. So when every process has taken k items, the
+first k * W of the order are taken, and any other number of processes can go on with the rest.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Any, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from vidprep.formats.errors import SettingsError
+
+Numbers = npt.NDArray[np.int64]
+
+
+def epoch_order(count: int, epoch: int, seed: int, *, shuffle: bool) -> Numbers:
+    """Return the numbers 0 to `count` - 1 in the order of an epoch: ascending, or as seed and epoch say."""
+    return np.random.default_rng((seed, epoch)).permutation(count) if shuffle else np.arange(count)
+
+
+def share(
+    order: Numbers, seen: int, rank: int, world_size: int, *, pads: bool
+) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+    """Divide what is left of an order, equally many items for each process.
+
+    Args:
+        order: The items of all processes.
+        seen: How many of them were taken.
+        rank: Number of this process.
+        world_size: Number of processes.
+        pads: Fill up with the first items of the order instead of leaving the last ones out.
+
+    Returns:
+        The items of this process, and which of them are not filled up.
+    """
+    left = order[seen:]
+    count = len(left)
+    if pads:
+        total = -(-count // world_size) * world_size
+        left = np.concatenate([left, np.resize(order, total - count)])
+    else:
+        total = count // world_size * world_size
+    return left[rank:total:world_size], np.arange(rank, total, world_size) < count
+
+
+class OwnOrder:
+    """All items in ascending order, or shuffled in each epoch.
+
+    Args:
+        count: Number of items of all processes.
+        shuffle: Whether to shuffle.
+        seed: Seed of the order.
+        rank: Number of this process.
+        world_size: Number of processes.
+        pads: See `share`.
+
+    Attributes:
+        continues: Whether a loop that was left early is continued by the next one
+        drawn: None: the order of an epoch can always be told again
+        epoch: None: nobody but the loader sets it
+    """
+
+    epoch = drawn = None
+
+    def __init__(self, count: int, seed: int, rank: int, world_size: int, *, shuffle: bool, pads: bool) -> None:
+        self._count, self._seed, self._shuffle, self._pads = count, seed, shuffle, pads
+        self.rank, self.world_size, self.continues = rank, world_size, shuffle
+
+    def identity(self) -> dict[str, Any]:
+        """Return what determines the order."""
+        return {"sampler": None, "shuffle": self._shuffle, "seed": self._seed}
+
+    def total(self) -> int:
+        """Return the number of items of all processes."""
+        return self._count
+
+    def length(self) -> int:
+        """Return the number of this process's items in an epoch."""
+        return -(-self._count // self.world_size) if self._pads else self._count // self.world_size
+
+    def of(self, epoch: int, seen: int) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+        """Return this process's items of an epoch, and which of them are not filled up.
+
+        Args:
+            epoch: The epoch.
+            seen: How many items of all processes were taken already.
+        """
+        order = epoch_order(self._count, epoch, self._seed, shuffle=self._shuffle)
+        return share(order, seen, self.rank, self.world_size, pads=self._pads)
+
+
+class SamplerOrder:
+    """The order of a sampler, such as those of torch.
+
+    A sampler with `set_epoch`, `num_replicas` and `rank`, such as torch's DistributedSampler, divides the items itself.
+
+    Args:
+        sampler: The sampler.
+        count: Number of items that it chooses from.
+
+    Attributes:
+        repeats: Whether it can tell the order of an epoch again
+        divides: Whether it divides items among processes
+        continues: Whether a loop that was left early is continued by the next one
+        drawn: The order of the epoch, if the sampler cannot tell it again
+    """
+
+    drawn: list[int] | None = None
+
+    def __init__(self, sampler: Iterable[int], count: int) -> None:
+        self._sampler: Any = sampler
+        self._count = count
+        self.repeats = hasattr(sampler, "set_epoch")
+        self.divides = self.repeats and all(hasattr(self._sampler, name) for name in ("num_replicas", "rank"))
+        self.rank: int = getattr(sampler, "rank", 0) if self.divides else 0
+        self.world_size: int = getattr(sampler, "num_replicas", 1) if self.divides else 1
+        self.continues = bool(getattr(sampler, "shuffle", True))
+
+    @property
+    def epoch(self) -> int | None:
+        """Epoch that the sampler was set to; None if it does not say."""
+        found = getattr(self._sampler, "epoch", None)
+        return found if isinstance(found, int) else None
+
+    def identity(self) -> dict[str, Any]:
+        """Return what determines the order."""
+        sampler = self._sampler
+        found: dict[str, Any] = {"sampler": type(sampler).__qualname__}
+        found |= {name: getattr(sampler, name, None) for name in ("shuffle", "seed")}
+        if not self.divides and hasattr(sampler, "__len__"):
+            found["sampler_length"] = len(sampler)
+        return found
+
+    def total(self) -> int | None:
+        """Return the number of items of all processes; None if it is unknown, or depends on their number."""
+        return len(self._sampler) if not self.divides and hasattr(self._sampler, "__len__") else None
+
+    def length(self) -> int:
+        """Return the number of this process's items in an epoch. Raises TypeError for a sampler without a length."""
+        return len(self._sampler)
+
+    def of(self, epoch: int, seen: int) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+        """Return this process's items of an epoch, and which of them are not filled up; see `OwnOrder.of`."""
+        if seen and self.drawn is not None:
+            return _all_items(self.drawn[seen:])
+        if self.repeats:
+            self._sampler.set_epoch(epoch)
+        if seen % self.world_size == 0:
+            order = self.checked(self._sampler)
+            self.drawn = None if self.repeats else order
+            return _all_items(order[seen // self.world_size :])
+        order_of_all = np.asarray(self.of_all_processes(), np.int64)
+        pads = not getattr(self._sampler, "drop_last", False)
+        return share(order_of_all, seen, self.rank, self.world_size, pads=pads)
+
+    def checked(self, order: Iterable[object]) -> list[int]:
+        """Return an order as a list. Raises SettingsError if it has anything but numbers of items."""
+        found: list[Any] = list(order)
+        if wrong := [
+            index for index in found if not isinstance(index, SupportsIndex) or not 0 <= int(index) < self._count
+        ]:
+            raise SettingsError(
+                f"the sampler gives {wrong[0]!r}; give numbers of items, 0 to {self._count - 1}: batches are made by "
+                "batch_size"
+            )
+        return [int(index) for index in found]
+
+    def of_all_processes(self) -> list[int]:
+        """Return the order that the sampler divides among processes, without the items that fill up its end.
+
+        Raises:
+            SettingsError: Copies of the sampler for other ranks give the same items.
+        """
+        of_ranks = []
+        for rank in range(self.world_size):
+            other = copy.copy(self._sampler)
+            other.rank = rank
+            of_ranks.append(self.checked(other))
+        order = [item for row in zip_longest(*of_ranks) for item in row if item is not None]
+        if len(order) > self._count and order[self._count :] == order[: len(order) - self._count]:
+            order = order[: self._count]
+        if of_ranks[0] and of_ranks[0] == of_ranks[1]:
+            raise SettingsError(
+                f"{type(self._sampler).__qualname__} does not say which items other processes get, so the epoch "
+                "can only be continued by as many processes as before"
+            )
+        return order
+
+
+def _all_items(order: Sequence[int]) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+    return np.asarray(order, np.int64), np.ones(len(order), np.bool_)
