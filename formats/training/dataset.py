@@ -16,13 +16,10 @@ import copy
 import math
 import operator
 import os
-import random
 import sys
-import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vidprep.formats.errors import MissingError, SettingsError, StoreError, TransformError
+from vidprep.formats.errors import SettingsError, StoreError, TransformError
 from vidprep.formats.option import whole
 from vidprep.formats.storage import SharedTable, cached_method
 from vidprep.formats.stores import FrameStore, Ids, JoinedStores, StoredVideo, VideoFiles, open_store
@@ -47,7 +44,6 @@ from vidprep.formats.training.items import (
     check_one_shape,
     chosen_videos,
     class_ids,
-    register_torch_collate,
     stream,
 )
 from vidprep.formats.training.samplers import (
@@ -62,6 +58,7 @@ from vidprep.formats.training.samplers import (
     timing_of,
 )
 from vidprep.formats.training.transform import ColourModel, DType, Layout, MeanStd, Range, Size, Transform
+from vidprep.formats.training.with_torch import as_tensors, import_torch, register_torch_collate, seeded
 
 KEPT_VIDEOS, CLIPS_OF_BLOCK = 128, 16
 UNUSED = np.random.default_rng(0)  # making one takes as long as fetching a frame that is kept
@@ -78,7 +75,7 @@ class Clip(NamedTuple):
     Attributes:
         id: Id of the video
         numbers: (T,) numbers of its frames
-        mask: (T,) which of them are no padding; None if the dataset never pads
+        mask: (T,) which of them are not padding; None if the dataset never pads
     """
 
     id: str
@@ -211,16 +208,17 @@ class VideoDataset:
             raise SettingsError(f"transform is {transform!r}; give a function of frames")
         self.transform = transform
         if tensors:
-            _torch()
+            import_torch()
         self.store = _store(source)
         if dtype == "uint16" and not self.store.reads_uint16:
             raise SettingsError(f"dtype is 'uint16'; a store of {self.store.kind} has 8 bits", path=self.store.path)
         self.tensors, self._chance = tensors, ItemRandomness(seed)
-        self.rank, self.world_size, self.tail = rank, world_size, tail
+        self.rank, self.world_size, self.tail, self._is_warned = rank, world_size, tail, False
         labels, sizes = self.store.label_columns(), self.store.sizes()
         chosen = chosen_videos(self.store, labels, sizes, split=split, ids=ids, where=where)
         found, sizes = self.store.ids.taken(chosen), sizes[chosen]
         self.class_to_idx, classes = class_ids(self.store, labels.at(chosen, found))
+        self._has_classes = classes is not None
         self._array_labels = array_labels(labels)
         clips_of_videos = counts(self.clips, found, sizes[:, 0], self.store.__getitem__)
         columns = {
@@ -353,8 +351,6 @@ class VideoDataset:
         decide.
         """
         self._chance.set_epoch(epoch)
-
-    _is_warned = False
 
     def _check_sizes(self) -> None:
         """Raise SettingsError for a video that is smaller than the crop."""
@@ -491,7 +487,7 @@ class VideoDataset:
             seconds from the first stored frame; `source_frames` (T,) int64 and `source_timestamps` (T,) float64, the numbers and seconds of
             these frames in the source, -1 and NaN where the store does not say; `labels`, a dict; and, where the label `label` holds texts
             or whole numbers, `class_id`, its number in `class_to_idx`, or -100 where the video has none. `frame_mask` (T,) bool is False
-            for frames that stand in for those past the end of the video, where the dataset has such clips; `item_mask` is False for an
+            for frames in place of those past the end of the video, where the dataset has such clips; `item_mask` is False for an
             item that was added by tail="pad".
 
         Raises:
@@ -558,8 +554,8 @@ class VideoDataset:
         """Call the user's function with the random numbers of Python, NumPy and torch seeded by `key`."""
         assert self.transform is not None
         try:
-            with _seeded(key):
-                made = self.transform(_torch().from_numpy(frames) if self.tensors else frames)
+            with seeded(key):
+                made = self.transform(import_torch().from_numpy(frames) if self.tensors else frames)
             if not hasattr(made, "shape") or not hasattr(made, "dtype"):
                 raise TypeError(f"it returns {type(made).__name__}; return an array or a tensor")
             if hasattr(made, "detach"):
@@ -601,58 +597,8 @@ class VideoDataset:
             timing = Timing(len(stored))
         labels = ItemLabels(self.store.labels(id_))
         labels.arrays = self._array_labels
-        has_classes = self._videos.table is not None and CLASS in self._videos.table.column_names
-        class_id = self._column(CLASS)[self.ids.index(id_)].as_py() if has_classes else None
+        class_id = self._column(CLASS)[self.ids.index(id_)].as_py() if self._has_classes else None
         return _Video(stored, timing, timestamps, stored.source_frames, sources, labels, class_id)
-
-
-def as_tensors(item: Item) -> Item:
-    """Return arrays as torch tensors that share their memory."""
-    torch = _torch()
-    made = Item(
-        (name, torch.from_numpy(value) if isinstance(value, np.ndarray) else value) for name, value in item.items()
-    )
-    if type(labels := made.get("labels")) is dict:
-        made["labels"] = dict(as_tensors(Item(labels)))
-    return made
-
-
-def found_device(name: str) -> Any:
-    """Return a torch device that works. Raises MissingError."""
-    torch = _torch()
-    try:
-        torch.empty(1, device=name)
-        return torch.device(name)
-    except (RuntimeError, AssertionError) as error:
-        raise MissingError(f"torch finds no device {name!r} here: {str(error).splitlines()[0]}") from error
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingError("tensors need torch: pip install torch") from error
-    return torch
-
-
-_one_at_a_time = threading.Lock()  # each of them has one generator for all threads
-
-
-@contextmanager
-def _seeded(key: RandomKey) -> Iterator[None]:
-    """Seed Python, NumPy and (if imported) torch on the CPU from `key` within the block, and restore their states after
-    it.
-    """
-    seed = int(stream(key, "transform").integers(1 << 32))
-    with _one_at_a_time, ExitStack() as after:
-        after.callback(random.setstate, random.getstate())
-        after.callback(np.random.set_state, np.random.get_state())
-        random.seed(seed)
-        np.random.seed(seed)
-        if (torch := sys.modules.get("torch")) is not None:
-            after.enter_context(torch.random.fork_rng(devices=[]))
-            torch.default_generator.manual_seed(seed)
-        yield
 
 
 def _span(clip: Clip) -> str:

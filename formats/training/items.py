@@ -154,7 +154,7 @@ def pad_collate(items: Sequence[Item]) -> Item:
 
 def padded(arrays: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """Return arrays as one, padded with zeros at the end of each axis to the largest, and their shapes before that."""
-    shapes = np.asarray([array.shape for array in arrays])
+    shapes = np.asarray([array.shape for array in arrays], np.int64)
     made = np.zeros((len(arrays), *shapes.max(0).tolist()), arrays[0].dtype)
     for place, array in zip(made, arrays, strict=True):
         place[tuple(map(slice, array.shape))] = array
@@ -261,29 +261,6 @@ def batch_of(items: Sequence[ItemLabels]) -> dict[str, Any]:
         name: np.asarray([item[name] for item in items]) if name in items[0].arrays else [item[name] for item in items]
         for name in items[0]
     }
-
-
-def register_torch_collate() -> None:
-    """Let torch's default_collate combine labels as `batch_of` does, and refuse frames of different shapes with the
-    names of their videos, if torch is imported.
-    """
-    collate = sys.modules.get("torch.utils.data._utils.collate")
-    if collate is None or Item in collate.default_collate_fn_map:
-        return
-    from torch import as_tensor
-
-    def of_labels(batch: Sequence[ItemLabels], *, collate_fn_map: Mapping[Any, Any] | None = None) -> dict[str, Any]:  # noqa: ARG001
-        made = batch_of(batch)
-        return {name: as_tensor(value) if isinstance(value, np.ndarray) else value for name, value in made.items()}
-
-    def of_items(batch: Sequence[Item], *, collate_fn_map: Mapping[Any, Any] | None = None) -> dict[str, Any]:
-        check_one_shape({item["id"]: tuple(item["frames"].shape) for item in batch}, "collate_fn=pad_collate")
-        return {
-            name: collate.collate([item[name] for item in batch], collate_fn_map=collate_fn_map) for name in batch[0]
-        }
-
-    collate.default_collate_fn_map[ItemLabels] = of_labels
-    collate.default_collate_fn_map[Item] = of_items
 
 
 NO_CLASS = -100  # torch's losses ignore this class

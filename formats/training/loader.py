@@ -32,10 +32,11 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import CrashedError, SettingsError
 from vidprep.formats.option import whole
-from vidprep.formats.training.dataset import VideoDataset, as_tensors, divided_twice, found_device
+from vidprep.formats.training.dataset import VideoDataset, divided_twice
 from vidprep.formats.training.events import LoaderEvents
 from vidprep.formats.training.items import Item, padded, stacked
 from vidprep.formats.training.order import OwnOrder, SamplerOrder
+from vidprep.formats.training.with_torch import as_tensors, found_device
 from vidprep.formats.training.worker import ItemResult, Orders, Request, Reset
 from vidprep.formats.training.worker_pool import WorkerExit, WorkerPool, free_shared_memory
 
@@ -99,9 +100,10 @@ class PrefetchLoader:
 
     What is random is a function of the dataset's seed, the epoch and the item, whatever the number of workers. Epochs
     are counted from 0, unless `set_epoch` of the loader, the dataset or the sampler says which one is next. If the
-    dataset has a rank, each process takes its share of one order of all items. An error
-    is raised in place of the batch that it spoils, and the next ``next`` goes on behind it. Batches may be kept: their
-    memory is used again only when nothing refers to it. Not thread-safe.
+    dataset has a rank, each process takes its share of one order of all items.
+
+    An error is raised in place of the batch that it spoils, and the next ``next`` goes on behind it. Batches may be
+    kept: their memory is used again only when nothing refers to it. Not thread-safe.
 
     Args:
         dataset: A VideoDataset, or torch's Subset of one.
@@ -187,7 +189,7 @@ class PrefetchLoader:
             places = _places_in_shared_memory(places, self._batch_bytes)
         self._frame_bytes = (cache_bytes - places * whole_batch) // workers
         depth = np.dtype(self.dataset.picture.stored_dtype).itemsize
-        frame = int(self.dataset.sizes[:, 1:].astype(np.int64).prod(1).max()) * 3 * depth
+        frame = int(np.max(self.dataset.sizes[:, 1:].astype(np.int64).prod(1))) * 3 * depth
         kept = self._frame_bytes * workers // frame // self.dataset.clips.num_frames
         self._horizon = places * batch_size + min(HORIZON * kept, data.num_items)
         self._whole = data.undivided()
@@ -283,7 +285,7 @@ class PrefetchLoader:
         if not isinstance(state, dict) or not {"epoch", "items_given"} <= state.keys():
             is_old = isinstance(state, dict) and "batches_given" in state
             raise SettingsError(
-                "the state was saved by vidprep 0.2 or older, which divided items among processes in another order"
+                "the state was saved by an older vidprep, which divided items among processes in another order"
                 if is_old
                 else f"{state!r} is not the state of a loader"
             )

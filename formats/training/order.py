@@ -62,8 +62,8 @@ class OwnOrder:
 
     Attributes:
         continues: Whether a loop that was left early is continued by the next one
-        drawn: None: the order of an epoch can always be told again
-        epoch: None: nobody but the loader sets it
+        drawn: None, because every order can be made again
+        epoch: None, because only the loader sets it
     """
 
     epoch = drawn = None
@@ -105,10 +105,10 @@ class SamplerOrder:
         count: Number of items that it chooses from.
 
     Attributes:
-        repeats: Whether it can tell the order of an epoch again
+        repeats: Whether it can repeat the order of an epoch
         divides: Whether it divides items among processes
         continues: Whether a loop that was left early is continued by the next one
-        drawn: The order of the epoch, if the sampler cannot tell it again
+        drawn: The order of the epoch, if the sampler cannot repeat it
     """
 
     drawn: list[int] | None = None

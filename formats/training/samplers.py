@@ -104,11 +104,11 @@ class ClipSampler(ABC):
 
     @property
     def pads(self) -> bool:
-        """Whether items may contain padding: frames that stand in for those past the end of a video."""
+        """Whether items may contain padding: frames in place of those past the end of a video."""
         return False
 
     def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:
-        """Return the frames of an item as `item` does, and (num_frames,) which of them are no padding.
+        """Return the frames of an item as `item` does, and (num_frames,) which of them are not padding.
 
         Args:
             video: Times of the video's frames.
@@ -128,7 +128,7 @@ class ClipSampler(ABC):
 
 
 class _PaddingSampler(ClipSampler):
-    """A sampler whose `masked_item` makes the frames and says which are padding."""
+    """A sampler whose `masked_item` makes the frames and tells which are padding."""
 
     @abstractmethod
     def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]: ...
