@@ -303,7 +303,7 @@ class VideoDataset:
         count = self.num_items
         return -(-count // self.world_size) if self.tail == "pad" else count // self.world_size
 
-    @property
+    @cached_property
     def num_items(self) -> int:
         """Number of items of all processes."""
         return int(self._ends[-1])
@@ -458,8 +458,9 @@ class VideoDataset:
         id_ = self.ids[video]
         timing = self._video(id_).timing if self.clips.needs_times else Timing(int(self.sizes[video, 0]))
         rng = stream(key, "clip") if self.clips.is_random else UNUSED
-        numbers, mask = self.clips.masked_item(timing, clip, rng)
-        return Clip(id_, numbers, mask if self.clips.pads else None)
+        if self.clips.pads:
+            return Clip(id_, *self.clips.masked_item(timing, clip, rng))
+        return Clip(id_, self.clips.item(timing, clip, rng), None)
 
     def key(self, index: SupportsIndex, epoch: int | None) -> RandomKey:
         """Return the key of the random numbers of an item in an epoch.
@@ -569,17 +570,17 @@ class VideoDataset:
             ) from error
         return made
 
-    def describe(self, clip: Clip) -> Item:
+    def describe(self, clip: Clip) -> dict[str, Any]:
         """Return everything of an item except its frames."""
         video, numbers = self._video(clip.id), clip.numbers
-        item = Item(
-            id=clip.id,
-            indexes=numbers,
-            timestamps=video.timestamps[numbers],
-            source_frames=video.source_frames[numbers],
-            source_timestamps=video.source_timestamps[numbers],
-            labels=video.labels,
-        )
+        item: dict[str, Any] = {
+            "id": clip.id,
+            "indexes": numbers,
+            "timestamps": video.timestamps[numbers],
+            "source_frames": video.source_frames[numbers],
+            "source_timestamps": video.source_timestamps[numbers],
+            "labels": video.labels,
+        }
         if clip.mask is not None:
             item["frame_mask"] = clip.mask
         if video.class_id is not None:

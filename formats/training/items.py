@@ -161,7 +161,7 @@ def padded(arrays: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.ND
     return made, shapes
 
 
-def stacked(items: Sequence[Item]) -> Item:
+def stacked(items: Sequence[dict[str, Any]]) -> Item:
     """Return everything of several items except `frames`: arrays are stacked, numbers become arrays, other values
     lists.
     """

@@ -530,7 +530,7 @@ class PrefetchLoader:
                     f"{DEATHS_PER_ITEM} workers died at frames {numbers[0]} to {numbers[-1]} of {id_}, the last by signal {-gone.code}",
                     path=self.dataset.store.path,
                 )
-                self._take(worker, ItemResult(at_work.position, error, (), Item(), 0.0, 0, 0, 0))
+                self._take(worker, ItemResult(at_work.position, error, (), {}, 0.0, 0, 0, 0))
         self._crew.start(worker)
         self._send_work(self._coming, now, [worker])
         if gone.error is not None:

@@ -175,6 +175,12 @@ class Windows(_PaddingSampler):
             raise ValueError(f"it has {video.num_frames} frames, and a sequence needs {self.span}")
         return int(self.pads and video.num_frames > 0)
 
+    def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:
+        if self.pads:
+            return super().item(video, number, rng)
+        start = min(number * self.step, video.num_frames - self.span) if self.cover_end else number * self.step
+        return start + self.stride * np.arange(self.num_frames, dtype=np.int64)
+
     def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:  # noqa: ARG002
         start = min(number * self.step, max(0, video.num_frames - self.span))
         numbers = start + self.stride * np.arange(self.num_frames, dtype=np.int64)

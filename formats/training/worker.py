@@ -27,10 +27,10 @@ from vidprep.formats.processes import Channel, parent_channel
 from vidprep.formats.storage import inherited_files
 from vidprep.formats.stores import Frames
 from vidprep.formats.training.dataset import Clip, VideoDataset
-from vidprep.formats.training.items import Item
 
 FrameKey = tuple[str, int]
 NEVER = 1 << 62
+KEPT_CLIPS = 4096
 
 
 class FrameCache:
@@ -231,7 +231,7 @@ class ItemResult(NamedTuple):
     position: int
     error: Exception | None
     shape: tuple[int, ...]
-    about: Item
+    about: dict[str, Any]
     seconds: float
     hits: int
     frames: int
@@ -257,6 +257,7 @@ class Worker:
     def __init__(self, dataset: VideoDataset, memory: mmap.mmap, frame_bytes: int) -> None:
         self._dataset, self._memory = dataset, memory
         self._cache = FrameCache(frame_bytes, dataset.picture.stored_dtype)
+        self._clips: dict[int, Clip] = {}  # of positions to come
         self._scratch: Frames = np.empty((0, 0, 0, 3), dataset.picture.stored_dtype)
 
     def serve(self, inbox: Inbox, reply: Callable[[ItemResult | Reset], None]) -> None:
@@ -269,6 +270,7 @@ class Worker:
                     return
                 if isinstance(message, Reset):
                     waiting.clear()
+                    self._clips.clear()
                     self._cache.forget_uses()
                     reply(message)
                 else:
@@ -279,20 +281,24 @@ class Worker:
     def _announce(self, ahead: list[tuple[int, int, int]]) -> None:
         for position, index, epoch in ahead:
             try:
-                id_, numbers = self._dataset.locate(index, epoch)
+                clip = self._dataset.clip(index, self._dataset.key(index, epoch))
             except (StoreError, OSError):
                 continue  # reported when the item is made
-            for number in dict.fromkeys(numbers.tolist()):
-                self._cache.announce((id_, number), position)
+            if len(self._clips) < KEPT_CLIPS:
+                self._clips[position] = clip
+            for number in dict.fromkeys(clip.numbers.tolist()):
+                self._cache.announce((clip.id, number), position)
 
     def _make(self, request: Request) -> ItemResult:
         started, dataset = time.perf_counter(), self._dataset
-        about, error, hits = Item(), None, 0
+        about: dict[str, Any] = {}
+        error, hits = None, 0
         shape: tuple[int, ...] = ()
         clip = Clip("", np.zeros(0, np.int64), None)
         try:
             key = dataset.key(request.item, request.epoch)
-            clip = dataset.clip(request.item, key)
+            known = request.position in self._clips
+            clip = self._clips.pop(request.position) if known else dataset.clip(request.item, key)
             shape = dataset.shape_of(clip.id)
             out = self._place(request.offset, shape)
             passes = dataset.picture.is_identity and dataset.transform is None
