@@ -32,7 +32,7 @@ import pyarrow as pa
 from vidprep.formats.errors import SettingsError, StoreError, TransformError
 from vidprep.formats.option import whole
 from vidprep.formats.storage import SharedTable, cached_method
-from vidprep.formats.stores import FrameStore, Ids, JoinedStores, StoredVideo, VideoFiles, open_store
+from vidprep.formats.stores import PARTS_MAX, FrameStore, Ids, JoinedStores, StoredVideo, VideoFiles, open_store
 from vidprep.formats.training.items import (
     Audio,
     Item,
@@ -292,8 +292,8 @@ class VideoDataset:
         self._open()
         if (runs := self.store.runs(self.ids)) != self.runs:
             raise StoreError(
-                f"run {_listed(runs)} made its videos again after this dataset was created, which read those of run "
-                f"{_listed(self.runs)}; create the dataset again",
+                f"run {listed_runs(runs)} made its videos again after this dataset was created, which read those of run "
+                f"{listed_runs(self.runs)}; create the dataset again",
                 path=self.store.path,
             )
 
@@ -606,8 +606,9 @@ def _span(clip: Clip) -> str:
     return f"{clip.id!r}, frames {clip.numbers[0]} to {clip.numbers[-1]}"
 
 
-def _listed(runs: Sequence[int]) -> str:
-    return ", ".join(map(str, runs))
+def listed_runs(runs: Sequence[int]) -> str:
+    """Return numbers of runs as text, without those of their partitions."""
+    return ", ".join(str(run // PARTS_MAX) for run in runs)
 
 
 def divided_twice(other: str) -> str:

@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import CrashedError, SettingsError
 from vidprep.formats.option import whole
-from vidprep.formats.training.dataset import VideoDataset, divided_twice
+from vidprep.formats.training.dataset import VideoDataset, divided_twice, listed_runs
 from vidprep.formats.training.events import LoaderEvents
 from vidprep.formats.training.items import Item, padded, stacked
 from vidprep.formats.training.order import OwnOrder, SamplerOrder
@@ -614,11 +614,11 @@ def _places_in_shared_memory(places: int, batch_bytes: int) -> int:
     return fit
 
 
-def _differing_state(name: str, saved: object, own: object) -> str:
+def _differing_state(name: str, saved: Any, own: Any) -> str:
     """Return the message for a state that does not belong to a loader."""
-    if name == "runs":
+    if name == "runs" and saved:
         return (
-            f"the state was saved with the videos of run {saved}, and run {own} made them again; their frames may differ, so "
+            f"the state was saved with the videos of run {listed_runs(saved)}, and run {listed_runs(own)} made them again; their frames may differ, so "
             "begin a new epoch without the state"
         )
     return f"the state was saved with {name} {saved}, this loader has {own}"
