@@ -39,7 +39,6 @@ from .table import (
     label_columns as label_columns,
     manifest_paths as manifest_paths,
     manifest_rows as manifest_rows,
-    newest_run as newest_run,
     read_rows as read_rows,
     read_table as read_table,
     rows_of as rows_of,

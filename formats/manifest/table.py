@@ -237,21 +237,6 @@ def _out_of_bounds(values: pa.ChunkedArray, low: int | None, high: int | None) -
     return most if high is not None and most is not None and most > high else None
 
 
-def newest_run(table: pa.Table, ids: Sequence[str] | None = None) -> int:
-    """Return the highest number of a run in the column `run`; 0 if there is none.
-
-    Args:
-        table: Rows with `id` and `run`.
-        ids: Ids of the rows that count; None means all.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if ids is not None and len(ids) < len(table):
-        table = table.filter(pc.is_in(table["id"], pa.array(ids, pa.string())))
-    return int(pc.max(table["run"]).as_py() or 0)
-
-
 def with_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
     """Add missing columns of the manifest, as null: older manifests have fewer."""
     import pyarrow as pa

@@ -12,6 +12,8 @@ it first needs them, and keeps at most 16 open, and 16 for audio.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import operator
 import os
@@ -42,7 +44,6 @@ from vidprep.formats.manifest import (
     json_value,
     labels_of_dicts,
     manifest_paths,
-    newest_run,
     read_table,
     with_columns,
 )
@@ -185,13 +186,23 @@ class FrameStore(ABC):
         found = [(each.num_frames, each.height, each.width) for each in facts]
         return np.asarray(found, np.int64).reshape(-1, 3)
 
-    def runs(self, ids: Sequence[str]) -> list[int]:
-        """Return the number of the newest run that made one of these videos, for each store that this one consists of.
+    def version(self) -> str:
+        """Return a text that differs if anything of the store may have changed; "" if only `content_digest` can tell."""
+        return ""
 
-        It changes when a video is made again. Stores without a manifest, and packed ones, have 0.
+    def content_digest(self, places: npt.NDArray[np.int64]) -> str:
+        """Return a digest of the bytes of videos, which differs if any was made again with another result; "" without a
+        manifest.
+
+        Args:
+            places: Positions in `ids`.
         """
-        table = read_table(self.path, ["id", "run"]) if manifest_paths(self.path) else None
-        return [0 if table is None else newest_run(with_columns(table, ["run"]), ids)]
+        table = read_table(self.path, ["id", "sha256"]) if manifest_paths(self.path) else None
+        if table is None or "sha256" not in table.column_names:
+            return ""
+        wanted = self.ids.array.take(pa.array(places)).cast(pa.large_string())
+        rows = pc.index_in(wanted, table["id"].cast(pa.large_string()))
+        return hashlib.sha256(json.dumps(table["sha256"].take(rows).to_pylist()).encode()).hexdigest()[:16]
 
     def source_map(self, id_: str) -> SourceMap | None:
         """Return the source frames that a video shows; None if the store does not know. Raises KeyError, StoreError."""
@@ -495,6 +506,14 @@ def source_map_of(row: Mapping[str, Any]) -> SourceMap | None:
     return SourceMap(row["source_frames"], row["source_pts"], Fraction(num, den)) if num and den else None
 
 
+def cannot_be_read(error: OSError) -> str:
+    """Return the message for a shard that cannot be opened."""
+    newer = (
+        "; a newer run may have replaced it, so open the store again" if isinstance(error, FileNotFoundError) else ""
+    )
+    return f"cannot be read: {error.strerror}{newer}"
+
+
 class ShardFile:
     """A file opened for reading. It is closed when nothing refers to it: when its thread or its store ends."""
 
@@ -504,7 +523,7 @@ class ShardFile:
         try:
             self.number = open_descriptor(self._path)
         except OSError as error:
-            raise StoreError(f"cannot be read: {error.strerror}", path=self._path) from error
+            raise StoreError(cannot_be_read(error), path=self._path) from error
 
     def size(self) -> int:
         return os.fstat(self.number).st_size

@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from av.error import FFmpegError as AvError
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest import LABELS, Labels, labels_in, newest_run, read_table, value_of, with_columns
+from vidprep.formats.manifest import LABELS, Labels, labels_in, read_table, value_of, with_columns
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.storage import PICTURE_SIDE_MAX, SharedTable, check_regular
@@ -65,7 +66,7 @@ NEEDED = [
 ]
 STEPS = {"keyframes": "keyframe_step", "pts": "pts_step"}
 ROWS_AT_A_TIME = 4096
-ASKED = [*NEEDED, *SOURCE_COLUMNS, "run", "size_bytes", LABELS]  # these may be missing
+ASKED = [*NEEDED, *SOURCE_COLUMNS, "size_bytes", LABELS]  # these may be missing
 KIND = "encoded"
 FRAMES_UNASKED = 1_000_000  # above this, the size of the video is checked: a frame takes at least one byte
 
@@ -110,10 +111,11 @@ class VideoStore(FrameStore):
         is_good = pc.equal(table["status"], "ok")
         table = table.drop_columns(["status", "container"])
         table = table if pc.all(is_good).as_py() else table.filter(is_good)
-        table = with_columns(table, [*SOURCE_COLUMNS, "run", "size_bytes"])
+        table = with_columns(table, [*SOURCE_COLUMNS, "size_bytes"])
         self._check_values(table)
         for name in STEPS:
             table = _with_steps(table, name)
+        self._read_as = uuid4().hex  # what other processes map was read once
         self._shared = SharedTable(table.sort_by("id").combine_chunks(), can_be_read_again=True)
         self._open_handles()
 
@@ -168,7 +170,8 @@ class VideoStore(FrameStore):
         return labels_in(self._table, self.ids)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_hardware": self._hardware, "_fast": self._fast, "_shared": self._shared}
+        names = ("path", "_hardware", "_fast", "_shared", "_read_as")
+        return {name: self.__dict__[name] for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -200,8 +203,8 @@ class VideoStore(FrameStore):
     def label_columns(self) -> Labels:
         return self._labels
 
-    def runs(self, ids: Sequence[str]) -> list[int]:
-        return [newest_run(self._table, ids)]
+    def version(self) -> str:
+        return self._read_as
 
     def source_map(self, id_: str) -> SourceMap | None:
         return source_map_of({name: self._value(id_, name) for name in SOURCE_COLUMNS})

@@ -9,6 +9,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 class Ids(Sequence[str]):
@@ -76,6 +77,11 @@ class Ids(Sequence[str]):
         """Return the position of an id, by binary search; None if it is not there."""
         place = bisect_left(self, id_)
         return place if place < len(self) and self[place] == id_ else None
+
+    def places(self, others: Ids) -> npt.NDArray[np.int64]:
+        """Return the position of each of other ids; -1 if it is not there."""
+        found = pc.index_in(others.array.cast(pa.large_binary()), self.array.cast(pa.large_binary()))
+        return np.asarray(pc.fill_null(found, -1).to_numpy(), np.int64)
 
     def taken(self, places: npt.NDArray[np.int64]) -> Ids:
         """Return the ids at ascending positions."""

@@ -332,6 +332,7 @@ class FrameIndex:
         wrong = [field.name for field in COLUMNS if self._file.schema_arrow.field(field.name).type != field.type]
         if wrong:
             raise StoreError(f"has {', '.join(wrong)} of another type; make the store again", path=self.path)
+        self.version = json.dumps([self.about[name] for name in CHECKSUMS])
         self._is_sound = bytearray(len(groups))
         self._has_times_of_sources = set(LATER.names) <= set(self._file.schema_arrow.names)
         self._label_names = [name for name in self._file.schema_arrow.names if name not in WRITTEN.names]

@@ -23,7 +23,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import Labels, ManifestRow, differing, label_columns, labels_of_dicts
-from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, SourceMap, VideoFacts
+from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, SourceMap, VideoFacts, cannot_be_read
 from vidprep.formats.stores.index import INDEX_NAME, FrameIndex, FrameLocations, IndexedVideo, write_index
 from vidprep.formats.stores.shards import StoreLayout
 from vidprep.formats.video import resized, resized_picture
@@ -250,6 +250,9 @@ class IndexedStore(FrameStore):
     def _ids(self) -> Sequence[str]:
         return self._index.ids()
 
+    def version(self) -> str:
+        return self._index.version
+
     def labels(self, id_: str) -> dict[str, Any]:
         return self._index.labels(id_)
 
@@ -281,7 +284,7 @@ class IndexedStore(FrameStore):
         try:
             size = path.stat().st_size
         except OSError as error:
-            raise StoreError(f"cannot be read: {error.strerror}", path=path) from error
+            raise StoreError(cannot_be_read(error), path=path) from error
         if due is None or size < due:
             raise StoreError(f"ends at byte {size}, and was {due} long", path=path)
         return path

@@ -45,7 +45,6 @@ class JoinedStores(FrameStore):
             raise StoreError(f"{twins[0]!r} is in {first} too; give the stores names: {{'a': …, 'b': …}}", path=second)
 
     def __getstate__(self) -> dict[str, Any]:
-        _ = self._label_names, self._label_types_differ  # other processes need no more of the labels than these
         return {name: value for name, value in super().__getstate__().items() if name != "_labels"}
 
     def _all_ids(self) -> list[str]:
@@ -77,26 +76,10 @@ class JoinedStores(FrameStore):
         found = [(name, store.label_columns()) for name, store in self._stores]
         return joined([Labels([name + own for own in each.ids], each.columns) for name, each in found]).taken(self.ids)
 
-    @cached_property
-    def _label_types_differ(self) -> bool:
-        """Whether a label has different types in the stores, so that its values are converted."""
-        return any(
-            column.type != self._labels.columns[label].type
-            for _, store in self._stores
-            for label, column in store.label_columns().columns.items()
-        )
-
-    @cached_property
-    def _label_names(self) -> list[str]:
-        return list(self._labels.columns)
-
     def labels(self, id_: str) -> dict[str, Any]:
         """Return the labels of a video, including names that only other stores have (as None)."""
-        store, own = self._home(id_)
-        if self._label_types_differ:
-            return self._labels.of(id_)
-        found = store.labels(own)
-        return {name: found.get(name) for name in self._label_names}
+        self._home(id_)
+        return self._labels.of(id_)
 
     def label_columns(self) -> Labels:
         return self._labels
@@ -114,12 +97,17 @@ class JoinedStores(FrameStore):
         store, own = self._home(id_)
         return store.source_map(own)
 
-    def runs(self, ids: Sequence[str]) -> list[int]:
-        return [
-            run
-            for name, store in self._stores
-            for run in store.runs([id_.removeprefix(name) for id_ in ids if self._home(id_)[0] is store])
-        ]
+    def version(self) -> str:
+        found = [store.version() for _, store in self._stores]
+        return " ".join(found) if all(found) else ""
+
+    def content_digest(self, places: npt.NDArray[np.int64]) -> str:
+        own, digests = self._order[places], []
+        ends = np.cumsum([len(store.ids) for _, store in self._stores])
+        for end, (_, store) in zip(ends.tolist(), self._stores, strict=True):
+            start = end - len(store.ids)
+            digests.append(store.content_digest(own[(start <= own) & (own < end)] - start))
+        return " ".join(digests)
 
     def sizes(self) -> npt.NDArray[np.int64]:
         return np.concatenate([store.sizes() for _, store in self._stores])[self._order]

@@ -12,7 +12,6 @@ goes past its end. Numbers run through the videos in the order of their ids.
 
 from __future__ import annotations
 
-import copy
 import math
 import operator
 import os
@@ -30,9 +29,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from vidprep.formats.errors import SettingsError, StoreError, TransformError
+from vidprep.formats.manifest import LABELS, value_of
 from vidprep.formats.option import whole
 from vidprep.formats.storage import SharedTable, cached_method
-from vidprep.formats.stores import PARTS_MAX, FrameStore, Ids, JoinedStores, StoredVideo, VideoFiles, open_store
+from vidprep.formats.stores import FrameStore, Ids, JoinedStores, StoredVideo, VideoFiles, open_store
 from vidprep.formats.training.items import (
     Audio,
     Item,
@@ -118,7 +118,7 @@ class VideoDataset:
         sequence_length: Frames of a clip.
         stride: Distance between two frames of a clip, in frames.
         step: Distance between the beginnings of two clips, in frames.
-        short: What happens to a video that is shorter than a clip: "drop" leaves it out, "pad" repeats its last frame,
+        short: What happens to a video that is shorter than a clip: "drop" leaves it out, "pad" repeats the clip's last frame,
             "repeat" shows it again from its first frame, "error" refuses it. None is "drop" with a warning.
         cover_end: Add a clip that ends at the last frame of the video, where the others leave frames out.
         clips: A sampler in place of sequence_length, stride, step, short and cover_end, such as
@@ -217,18 +217,23 @@ class VideoDataset:
         labels, sizes = self.store.label_columns(), self.store.sizes()
         chosen = chosen_videos(self.store, labels, sizes, split=split, ids=ids, where=where)
         found, sizes = self.store.ids.taken(chosen), sizes[chosen]
-        self.class_to_idx, classes = class_ids(self.store, labels.at(chosen, found))
-        self._has_classes = classes is not None
+        own_labels = labels.at(chosen, found)
+        self.class_to_idx, classes = class_ids(self.store, own_labels)
+        self._has_classes, self._has_labels = classes is not None, bool(labels.columns)
         self._array_labels = array_labels(labels)
         clips_of_videos = counts(self.clips, found, sizes[:, 0], self.store.__getitem__)
-        columns = {
+        columns: dict[str, Any] = {
             ID: found.array,
             **{name: sizes[:, number].astype(np.int32) for number, name in enumerate(SIZES)},
             END: np.cumsum(clips_of_videos * num_crops),
         }
-        self._videos = SharedTable(pa.table(columns if classes is None else columns | {CLASS: classes}))
+        if classes is not None:
+            columns[CLASS] = classes
+        if self._has_labels:
+            columns[LABELS] = own_labels.struct()
+        self._videos = SharedTable(pa.table(columns))
         self._check_sizes()
-        self.runs = self.store.runs(self.ids)
+        self.content, self._version = self.store.content_digest(chosen), self.store.version()
         if not self._ends.size or self._ends[-1] < world_size:
             if not len(self.store):
                 raise SettingsError("has no videos; `vidprep show` lists the failures", path=self.store.path)
@@ -290,12 +295,26 @@ class VideoDataset:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._open()
-        if (runs := self.store.runs(self.ids)) != self.runs:
+        self._check_unchanged()
+
+    def _check_unchanged(self) -> None:
+        """Raise StoreError if a run removed videos of this dataset, or made them again, since it was created."""
+        version = self.store.version()
+        if version and version == self._version:
+            return
+        places = self.store.ids.places(self.ids)
+        if (gone := places < 0).any():
             raise StoreError(
-                f"run {listed_runs(runs)} made its videos again after this dataset was created, which read those of run "
-                f"{listed_runs(self.runs)}; create the dataset again",
+                f"{gone.sum()} of the {len(places)} videos of this dataset, such as {self.ids[int(np.argmax(gone))]!r}, are not "
+                "there any more; create the dataset again",
                 path=self.store.path,
             )
+        if self.store.content_digest(places) != self.content:
+            raise StoreError(
+                "its videos were made again after this dataset was created; create the dataset again",
+                path=self.store.path,
+            )
+        self._version = version
 
     def __len__(self) -> int:
         if self.world_size > 1:
@@ -312,7 +331,7 @@ class VideoDataset:
         """Raise SettingsError if a sampler that divides items among processes is made for this dataset, whose items are
         divided already; warn if accelerate may do it, which asks the dataset nothing.
         """
-        if getattr(caller, "num_replicas", 1) != 1:
+        if hasattr(caller, "set_epoch") and getattr(caller, "num_replicas", 1) != 1:
             raise SettingsError(divided_twice(type(caller).__name__))
         distributed = sys.modules.get("torch.distributed")
         if self._is_warned or "accelerate" not in sys.modules or distributed is None:
@@ -323,8 +342,10 @@ class VideoDataset:
 
     def undivided(self) -> VideoDataset:
         """Return the same dataset with the items of all processes."""
-        made = copy.copy(self)
+        made = VideoDataset.__new__(VideoDataset)
+        made.__dict__.update(self.__dict__)
         made.rank, made.world_size = 0, 1
+        made._open()
         return made
 
     def __repr__(self) -> str:
@@ -342,6 +363,11 @@ class VideoDataset:
     def epoch(self) -> int | None:
         """Epoch of `set_epoch`; None before it was called."""
         return self._chance.epoch
+
+    @property
+    def times_epoch_was_set(self) -> int:
+        """How often `set_epoch` was called."""
+        return self._chance.times_set
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch: random choices become a function of seed, epoch and index, also in running workers of torch's
@@ -590,25 +616,23 @@ class VideoDataset:
         return item
 
     def _load_video(self, id_: str) -> _Video:
+        if self._version:
+            self._check_unchanged()
         stored = self.store[id_]
         try:
             timestamps, timing, sources = stored.timestamps, timing_of(stored), stored.source_timestamps
         except StoreError:
             timestamps = sources = np.full(len(stored), np.nan)
             timing = Timing(len(stored))
-        labels = ItemLabels(self.store.labels(id_))
+        row = self.ids.index(id_)
+        labels = ItemLabels(value_of(self._column(LABELS)[row]) if self._has_labels else {})
         labels.arrays = self._array_labels
-        class_id = self._column(CLASS)[self.ids.index(id_)].as_py() if self._has_classes else None
+        class_id = self._column(CLASS)[row].as_py() if self._has_classes else None
         return _Video(stored, timing, timestamps, stored.source_frames, sources, labels, class_id)
 
 
 def _span(clip: Clip) -> str:
     return f"{clip.id!r}, frames {clip.numbers[0]} to {clip.numbers[-1]}"
-
-
-def listed_runs(runs: Sequence[int]) -> str:
-    """Return numbers of runs as text, without those of their partitions."""
-    return ", ".join(str(run // PARTS_MAX) for run in runs)
 
 
 def divided_twice(other: str) -> str:

@@ -24,7 +24,8 @@ class ElasticDistributedSampler(Base):
 
     Every epoch has one order of all items, of which each process takes every num_replicas-th. Its state is how many
     items all processes have taken, so the state of one process is that of all. With torchdata's StatefulDataLoader,
-    the state of the loader contains it. With torch's DataLoader, tell `state_dict` how many items came out of the loop.
+    the state of the loader contains it (its snapshot_every_n_steps must stay 1 if the number of processes changes).
+    With torch's DataLoader, tell `state_dict` how many items came out of the loop.
 
     Args:
         dataset: A dataset with a length.
@@ -94,14 +95,21 @@ class ElasticDistributedSampler(Base):
         return {"epoch": self.epoch, "items_given": taken, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state of any process. Raises SettingsError for a state of another dataset or order."""
+        """Continue from the state of any process.
+
+        If a later epoch was set already, that one begins: StatefulDataLoader loads the state when its loop begins.
+
+        Raises:
+            SettingsError: The state is of another dataset or order.
+        """
         if not isinstance(state, dict) or not {"epoch", "items_given"} <= state.keys():
             raise SettingsError(f"{state!r} is not the state of a sampler")
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise SettingsError(f"the state was saved with {name} {state.get(name)}, this sampler has {value}")
-        self.epoch, self._seen = whole("epoch", state["epoch"], 0), whole("items_given", state["items_given"], 0)
+        epoch, seen = whole("epoch", state["epoch"], 0), whole("items_given", state["items_given"], 0)
         self._given, self._is_over = 0, False
+        self.epoch, self._seen = (epoch, seen) if epoch >= self.epoch else (self.epoch, 0)
 
     def _identity(self) -> dict[str, Any]:
         return {"items": self._count, "shuffle": self.shuffle, "seed": self.seed}

@@ -188,12 +188,15 @@ class ItemRandomness:
     is unknown: then they depend on the seed, the item, the number of items made before, and torch's seed in this
     process, which DataLoader sets per worker and `torch.manual_seed` decides. So the same program has the same items,
     and the next epoch has others.
+
+    Attributes:
+        times_set: How often `set_epoch` was called
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = whole("seed", seed, 0)
         self._epoch = RawValue("q", UNSET)  # in memory shared with workers, including running ones
-        self._made = 0
+        self._made = self.times_set = 0
 
     @property
     def epoch(self) -> int | None:
@@ -202,6 +205,7 @@ class ItemRandomness:
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch. Raises SettingsError."""
         self._epoch.value = whole("epoch", epoch, 0)
+        self.times_set += 1
 
     def key(self, item: int, epoch: int | None = None) -> RandomKey:
         """Return the key of an item's random numbers.

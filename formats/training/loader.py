@@ -25,14 +25,14 @@ from functools import cached_property
 from itertools import dropwhile, islice, takewhile
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Any, Literal, NamedTuple, Protocol, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import CrashedError, SettingsError
 from vidprep.formats.option import whole
-from vidprep.formats.training.dataset import VideoDataset, divided_twice, listed_runs
+from vidprep.formats.training.dataset import VideoDataset, divided_twice
 from vidprep.formats.training.events import LoaderEvents
 from vidprep.formats.training.items import Item, padded, stacked
 from vidprep.formats.training.order import OwnOrder, SamplerOrder
@@ -86,6 +86,18 @@ class _Batch:
             for slot, (index, owner) in enumerate(zip(self.indexes, self.workers, strict=True))
             if owner == worker and slot not in self.done
         ]
+
+
+class _Known(NamedTuple):
+    """What dataset and sampler said about the epoch when it was last looked at.
+
+    Attributes:
+        times_set: How often `dataset.set_epoch` was called
+        of_sampler: Epoch of the sampler
+    """
+
+    times_set: int
+    of_sampler: int | None
 
 
 class PrefetchLoader:
@@ -202,7 +214,7 @@ class PrefetchLoader:
         self._events = None if events is None else LoaderEvents(events)
         self._epoch, self._items_given, self._batches_given = 0, 0, 0
         self._epoch_set: int | None = None
-        self._known_epochs: dict[str, int | None] = {"dataset": None, "sampler": 0}
+        self._known = _Known(0, 0)
         self._plan: Iterator[_Batch] = iter(())
         self._coming: deque[_Batch] = deque()
         self._planned = 0  # items that were ever planned: the position of the next
@@ -252,13 +264,15 @@ class PrefetchLoader:
     @property
     def epoch(self) -> int:
         """Epoch of the current loop, or of the next one if none has begun."""
-        return self._epoch if self._epoch_set is None else self._epoch_set
+        epoch = self._epoch_asked()
+        return self._epoch if epoch is None else epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that the next loop plays, from its first batch on. Right after `load_state_dict`, the epoch of the
         state is continued instead.
 
-        An epoch that was set by `dataset.set_epoch` or the sampler's `set_epoch` since the last loop counts too.
+        An epoch that was set by `dataset.set_epoch` since the last loop counts too, and one that was set by the
+        sampler's `set_epoch` if it is another one.
         """
         self._epoch_set = whole("epoch", epoch, 0)
 
@@ -273,8 +287,11 @@ class PrefetchLoader:
         of that epoch. The order of later epochs comes from the sampler's own generator, whose state the program must
         store.
         """
-        order = {"order": self._order.drawn} if self._order.drawn is not None and self._items_given else {}
-        return {"epoch": self._epoch, "items_given": self._items_given, **self._identity(), **order}
+        asked = self._epoch_asked()
+        epoch, given = (self._epoch, self._items_given) if asked is None else (asked, 0)
+        order = {"order": self._order.drawn} if self._order.drawn is not None and given else {}
+        state = {"epoch": epoch, "items_given": given, "processes": self._order.world_size}
+        return {**state, **self._identity(), **order}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state of `state_dict`, possibly of another process, or of another number of them.
@@ -304,9 +321,9 @@ class PrefetchLoader:
             raise SettingsError(f"the state was saved after {given} items, an epoch of this loader has {total}")
         self._stop()
         self._epoch, self._items_given, self._batches_given, self._epoch_set = epoch, given, 0, None
-        self._known_epochs = self._told_epochs()
+        self._known = self._told()
         if isinstance(own, SamplerOrder):
-            own.drawn = order
+            own.drawn, own.saved_world_size = order, whole("processes", state.get("processes", own.world_size), 1)
 
     def _identity(self) -> dict[str, Any]:
         """Return what determines the items and their order, without what may change: the number of processes and workers,
@@ -319,7 +336,7 @@ class PrefetchLoader:
             **self._order.identity(),
             "items": data.num_items if self._items is None else len(self._items),
             "videos": self._digest,
-            "runs": data.runs,
+            "content": data.content,
             "clips": clips,
             "transform": repr(data.picture),
             "dataset_seed": data.seed,
@@ -344,41 +361,53 @@ class PrefetchLoader:
             SettingsError: The loader is closed, or belongs to another process.
         """
         self._check_is_mine()
-        was_left = self._running is not None and self._batches_given > 0
-        epoch = self._epoch_asked(is_begun=self._running is not None)
-        if epoch is None and was_left and not self._order.continues:
-            epoch = self._epoch + 1
+        asked, was_left = self._epoch_asked(), self._running is not None
+        # A sampler's set_epoch with the number of a loaded epoch, of which nothing is left, cannot be noticed.
+        may_pass = asked is None and self._epoch_set is None and (was_left or self._order.epoch is None)
+        self._known, self._epoch_set = self._told(), None
+        if asked is None and was_left and self._batches_given and not self._order.continues:
+            asked = self._epoch + 1
+        running = self._begin(asked)
+        if may_pass and self._items_given and self._is_complete():  # left, or saved, after its last batch
+            running = self._begin(self._epoch + 1)
+        return running
+
+    def _begin(self, epoch: int | None) -> _Epoch:
+        """Begin an epoch; None continues the current one, or what is left of it."""
         if epoch is not None:
             self._stop()
             self._epoch, self._items_given, self._batches_given = epoch, 0, 0
         if not self._coming:
             self._plan = self._batches(self._epoch, self._items_given)
-        self._running = _Epoch(self)
+        running = self._running = _Epoch(self)
         self._fill()
-        return self._running
+        return running
 
-    def _told_epochs(self) -> dict[str, int | None]:
-        """Return the epochs that dataset and sampler were set to."""
-        return {"dataset": self.dataset.epoch, "sampler": self._order.epoch}
+    def _is_complete(self) -> bool:
+        """Return whether no batch is left of the current epoch, after work was sent to the workers."""
+        return not self._coming or self._coming[0].epoch != self._epoch
 
-    def _epoch_asked(self, *, is_begun: bool) -> int | None:
-        """Return the epoch that the next loop must begin; None if it goes on as it would. Raises SettingsError if dataset
-        and sampler were set to different epochs.
+    def _told(self) -> _Known:
+        """Return what dataset and sampler say about the epoch now."""
+        return _Known(self.dataset.times_epoch_was_set, self._order.epoch)
 
-        Args:
-            is_begun: Whether a loop in the current epoch was begun.
+    def _epoch_asked(self) -> int | None:
+        """Return the epoch that the next loop must begin; None if it goes on as it would.
+
+        Raises:
+            SettingsError: Dataset and sampler were set to different epochs.
         """
-        told, known = self._told_epochs(), self._known_epochs
-        self._known_epochs = told
-        if self._epoch_set is not None:
-            epoch, self._epoch_set = self._epoch_set, None
-            return epoch if epoch != self._epoch or is_begun else None
-        news = {epoch for name, epoch in told.items() if epoch != known[name] and epoch is not None}
-        if len(news) > 1:
+        told, is_begun = self._told(), self._running is not None
+        of_dataset = self.dataset.epoch if told.times_set != self._known.times_set else None
+        of_sampler = told.of_sampler if told.of_sampler != self._known.of_sampler else None
+        if self._epoch_set is None and None not in (of_dataset, of_sampler) and of_dataset != of_sampler:
             raise SettingsError(
-                f"dataset.set_epoch({told['dataset']}) and the sampler's set_epoch({told['sampler']}) contradict each other"
+                f"dataset.set_epoch({of_dataset}) and the sampler's set_epoch({of_sampler}) contradict each other"
             )
-        return next(iter(news - {self._epoch}), None)
+        asked = of_dataset if self._epoch_set is None else self._epoch_set
+        if asked is not None:
+            return asked if asked != self._epoch or is_begun else None
+        return None if of_sampler == self._epoch else of_sampler
 
     def _check_is_mine(self) -> None:
         if self._process is None:
@@ -413,7 +442,7 @@ class PrefetchLoader:
         count = self.dataset.num_items
         while True:
             order, mask = self._order.of(epoch, seen)
-            self._known_epochs["sampler"] = self._order.epoch
+            self._known = self._known._replace(of_sampler=self._order.epoch)
             numbers = order if self._items is None else self._items[order]
             mask &= numbers < count
             numbers = numbers % count
@@ -479,11 +508,11 @@ class PrefetchLoader:
             if iteration.is_over:
                 raise StopIteration
             raise SettingsError("a newer iteration over this loader began, so this one cannot go on")
-        batch = self._coming[0] if self._coming else None
-        if batch is None or batch.epoch != self._epoch:
+        if self._is_complete():
             self._epoch, self._items_given, self._batches_given, self._running = self._epoch + 1, 0, 0, None
             iteration.is_over = True
             raise StopIteration
+        batch = self._coming[0]
         started = perf_counter()
         while not self._crew.inbox.empty():
             self._take(*self._crew.inbox.get())
@@ -614,13 +643,10 @@ def _places_in_shared_memory(places: int, batch_bytes: int) -> int:
     return fit
 
 
-def _differing_state(name: str, saved: Any, own: Any) -> str:
+def _differing_state(name: str, saved: object, own: object) -> str:
     """Return the message for a state that does not belong to a loader."""
-    if name == "runs" and saved:
-        return (
-            f"the state was saved with the videos of run {listed_runs(saved)}, and run {listed_runs(own)} made them again; their frames may differ, so "
-            "begin a new epoch without the state"
-        )
+    if name == "content":
+        return "the state was saved before the videos were made again; their frames may differ, so begin an epoch without the state"
     return f"the state was saved with {name} {saved}, this loader has {own}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from itertools import pairwise
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -108,6 +108,7 @@ class SamplerOrder:
         repeats: Whether it can repeat the order of an epoch
         divides: Whether it divides items among processes
         continues: Whether a loop that was left early is continued by the next one
+        saved_world_size: Number of processes that were there before the epoch is continued
         drawn: The order of the epoch, if the sampler cannot repeat it
     """
 
@@ -120,7 +121,9 @@ class SamplerOrder:
         self.divides = self.repeats and all(hasattr(self._sampler, name) for name in ("num_replicas", "rank"))
         self.rank: int = getattr(sampler, "rank", 0) if self.divides else 0
         self.world_size: int = getattr(sampler, "num_replicas", 1) if self.divides else 1
-        self.continues = bool(getattr(sampler, "shuffle", True))
+        self._may_shuffle = bool(getattr(sampler, "shuffle", not isinstance(sampler, Sequence)))
+        self.continues = self._may_shuffle
+        self.saved_world_size = self.world_size
 
     @property
     def epoch(self) -> int | None:
@@ -146,18 +149,44 @@ class SamplerOrder:
         return len(self._sampler)
 
     def of(self, epoch: int, seen: int) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-        """Return this process's items of an epoch, and which of them are not filled up; see `OwnOrder.of`."""
+        """Return this process's items of an epoch, and which of them are not filled up; see `OwnOrder.of`.
+
+        Raises:
+            SettingsError: The order cannot be continued.
+        """
         if seen and self.drawn is not None:
             return _all_items(self.drawn[seen:])
         if self.repeats:
             self._sampler.set_epoch(epoch)
-        if seen % self.world_size == 0:
-            order = self.checked(self._sampler)
-            self.drawn = None if self.repeats else order
-            return _all_items(order[seen // self.world_size :])
-        order_of_all = np.asarray(self.of_all_processes(), np.int64)
-        pads = not getattr(self._sampler, "drop_last", False)
-        return share(order_of_all, seen, self.rank, self.world_size, pads=pads)
+        own = self.checked(self._sampler)
+        self.drawn = None if self.repeats else own
+        self.continues = self._may_shuffle and any(one > other for one, other in pairwise(own))
+        if not seen:
+            return np.asarray(own, np.int64), self._mask(len(own))
+        if self.repeats and own != self._given_to(epoch, self.rank, self.world_size):
+            raise SettingsError(
+                f"{type(self._sampler).__qualname__} gives another order whenever it is asked, so that an epoch cannot be "
+                "continued"
+            )
+        if not self.divides:
+            return _all_items(own[seen:])
+        order = self._given_to(epoch, 0, 1)
+        worlds = {self.world_size, self.saved_world_size}
+        if all(_takes_turns(self._given_to(epoch, 0, world), order, world) for world in worlds):
+            pads = not getattr(self._sampler, "drop_last", False)
+            return share(np.asarray(order, np.int64), seen, self.rank, self.world_size, pads=pads)
+        if len(worlds) > 1:
+            raise SettingsError(
+                f"{type(self._sampler).__qualname__} does not take turns with other processes, so an epoch can only be "
+                f"continued by {self.saved_world_size} processes, as before"
+            )
+        return _all_items(own[seen // self.world_size :])
+
+    def _mask(self, count: int) -> npt.NDArray[np.bool_]:
+        """Return which of `count` items of this process are not repeated to fill up the end."""
+        places = np.arange(count) * self.world_size + self.rank
+        is_filled = 0 < count * self.world_size - self._count < self.world_size
+        return places < self._count if is_filled else np.ones(count, np.bool_)
 
     def checked(self, order: Iterable[object]) -> list[int]:
         """Return an order as a list. Raises SettingsError if it has anything but numbers of items."""
@@ -171,26 +200,22 @@ class SamplerOrder:
             )
         return [int(index) for index in found]
 
-    def of_all_processes(self) -> list[int]:
-        """Return the order that the sampler divides among processes, without the items that fill up its end.
+    def _given_to(self, epoch: int, rank: int, world_size: int) -> list[int]:
+        """Return the items that the sampler would give one of so many processes."""
+        other = copy.copy(self._sampler)
+        other.set_epoch(epoch)
+        if self.divides:
+            other.rank, other.num_replicas = rank, world_size
+        if hasattr(other, "total_size"):  # as torch's DistributedSampler computes it
+            drops = getattr(other, "drop_last", False)
+            other.num_samples = self._count // world_size if drops else -(-self._count // world_size)
+            other.total_size = other.num_samples * world_size
+        return self.checked(other)
 
-        Raises:
-            SettingsError: Copies of the sampler for other ranks give the same items.
-        """
-        of_ranks = []
-        for rank in range(self.world_size):
-            other = copy.copy(self._sampler)
-            other.rank = rank
-            of_ranks.append(self.checked(other))
-        order = [item for row in zip_longest(*of_ranks) for item in row if item is not None]
-        if len(order) > self._count and order[self._count :] == order[: len(order) - self._count]:
-            order = order[: self._count]
-        if of_ranks[0] and of_ranks[0] == of_ranks[1]:
-            raise SettingsError(
-                f"{type(self._sampler).__qualname__} does not say which items other processes get, so the epoch "
-                "can only be continued by as many processes as before"
-            )
-        return order
+
+def _takes_turns(first: list[int], order: list[int], world_size: int) -> bool:
+    """Return whether the items of the first of several processes are every n-th of an order."""
+    return first == order[::world_size][: len(first)]
 
 
 def _all_items(order: Sequence[int]) -> tuple[Numbers, npt.NDArray[np.bool_]]:

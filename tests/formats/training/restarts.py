@@ -6,19 +6,18 @@ python tests/formats/training/restarts.py STORE COUNT [SEED]        with torch a
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
+
+from vidprep.formats import ElasticDistributedSampler, PrefetchLoader, VideoDataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-from vidprep.formats import ElasticDistributedSampler, PrefetchLoader, VideoDataset  # after the path is known
+from tests.formats.training.loading import children  # after the path is known
 
 OURS = ("rank", "elastic")
 OF_TORCH = ("DistributedSampler", "DataLoader", "StatefulDataLoader")
@@ -109,9 +108,8 @@ def order_of(kind: str, path: str, epoch: int) -> list[tuple[str, int]]:
 
 
 def kill_a_worker(rng: random.Random) -> None:
-    workers = [each.pid for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
-    if workers:
-        os.kill(rng.choice(workers), signal.SIGKILL)
+    if workers := children():
+        workers[rng.randrange(len(workers))].kill()
 
 
 def run(kind: str, path: str, rng: random.Random, say: Callable[[str], None]) -> None:

@@ -6,6 +6,7 @@ import json
 import random
 import threading
 import time
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -128,6 +129,26 @@ def test_a_loop_that_is_left_is_continued_by_the_next_one_as_after_a_resume(proc
         assert names(again) == epochs[1]
 
 
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_a_loop_that_is_left_after_its_last_batch_is_followed_by_the_next_epoch(drop_last, store_of):
+    dataset = VideoDataset(store_of("tensor"), 2)
+    options = {"shuffle": True, "drop_last": drop_last, "processes": False}
+    with PrefetchLoader(dataset, 7, **options) as loader:
+        epochs = [names(loader) for _ in range(3)]
+    with PrefetchLoader(dataset, 7, **options) as loader:
+        assert [names(islice(loader, len(loader))) for _ in range(3)] == epochs
+    with PrefetchLoader(dataset, 7, **options) as loader:
+        names(islice(loader, len(loader)))
+        state = loader.state_dict()
+    for is_told in (False, True):
+        with PrefetchLoader(dataset, 7, **options) as again:
+            again.load_state_dict(state)
+            if is_told:
+                again.set_epoch(0)
+                assert names(again) == [], "nothing is left of the epoch that the loop asks for"
+            assert names(again) == epochs[1]
+
+
 @BOTH
 def test_a_loop_without_shuffling_begins_with_the_first_item(processes, store_of):
     dataset = VideoDataset(store_of("burst"), 4)
@@ -153,9 +174,11 @@ def test_a_state_goes_on_where_it_was_saved(given, processes, store_of):
     assert first == [frames for frames, _ in whole[0]]
     with PrefetchLoader(dataset, **options) as loader:
         loader.load_state_dict(state)
+        loader.set_epoch(1)
         assert [(batch["frames"].tobytes(), names([batch])) for batch in loader] == whole[1][given:]
         assert [(batch["frames"].tobytes(), names([batch])) for batch in loader] == whole[2]
         loader.load_state_dict(state)
+        loader.set_epoch(1)
         assert names(loader) == [name for _, batch in whole[1][given:] for name in batch]
 
 

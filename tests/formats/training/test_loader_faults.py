@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -18,24 +17,13 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.formats.training.loading import BOTH, FRAME, located, names
+from tests.formats.training.loading import BOTH, FRAME, children, located, names
 from tests.helpers import open_files
 from tests.sampling import in_turn
 from vidprep.formats import PrefetchLoader, VideoDataset, processes as processes_module
 from vidprep.formats.errors import CrashedError, SettingsError, StoreError
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.index import FrameIndex
-
-
-def children() -> list[psutil.Process]:
-    found = []
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if "vidprep-child" in (told := child.cmdline()) and "vidprep.transcode" not in " ".join(
-                told
-            ):  # which is kept for runs
-                found.append(child)
-    return found
 
 
 @BOTH

@@ -123,16 +123,85 @@ def test_an_epoch_that_was_set_is_the_one_that_is_played(store_of):
         assert epochs(loader, 2) == played[2:4]
         dataset.set_epoch(5)
         assert epochs(loader, 1) == played[5:6]
+        dataset.set_epoch(5)
+        next(iter(loader))
+        dataset.set_epoch(5)
+        assert epochs(loader, 1) == played[5:6], "again, from its first batch"
         loader.set_epoch(1)
-        assert (loader.epoch, epochs(loader, 1)) == (1, played[1:2])
+        assert (loader.epoch, loader.state_dict()["epoch"], loader.state_dict()["items_given"]) == (1, 1, 0)
+        assert epochs(loader, 1) == played[1:2]
         dataset.set_epoch(3)
         sampler.set_epoch(4)
-        with pytest.raises(SettingsError, match=r"set_epoch\(3\) and the sampler's set_epoch\(4\) contradict"):
-            iter(loader)
+        for _ in range(2):
+            with pytest.raises(SettingsError, match=r"set_epoch\(3\) and the sampler's set_epoch\(4\) contradict"):
+                iter(loader)
     dataset = VideoDataset(path, 2, crop=24, random_crop=True)
     dataset.set_epoch(6)  # before there is a loader
     with PrefetchLoader(dataset, 4, sampler=Told(len(dataset)), processes=False) as loader:
         assert epochs(loader, 1) == played[6:7]
+
+
+class Chunks(Told):
+    """A sampler that gives each process a part of the order, not every n-th item."""
+
+    def __init__(self, count: int, num_replicas: int, rank: int) -> None:
+        super().__init__(count)
+        self.num_replicas, self.rank = num_replicas, rank
+
+    def __iter__(self):
+        return iter(np.array_split(list(super().__iter__()), self.num_replicas)[self.rank].tolist())
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+class Restless(Told):
+    """A sampler that gives another order whenever it is asked, whatever the epoch."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._rng = np.random.default_rng(0)
+
+    def __iter__(self):
+        return iter(self._rng.permutation(self.count).tolist())
+
+
+def test_orders_that_cannot_be_continued_are_refused(store_of):
+    dataset = VideoDataset(store_of("tensor"), 2)
+    count = len(dataset)
+
+    def loader(sampler: Told) -> PrefetchLoader:
+        return PrefetchLoader(dataset, 4, sampler=sampler, processes=False)
+
+    with loader(Chunks(count, 2, 1)) as one:
+        whole = names(one)
+    with loader(Chunks(count, 2, 1)) as one:
+        next(iter(one))
+        state = one.state_dict()
+    with loader(Chunks(count, 2, 1)) as one:
+        one.load_state_dict(state)
+        assert names(one) == whole[4:], "by as many processes"
+    with loader(Chunks(count, 1, 0)) as one:
+        one.load_state_dict(state)
+        with pytest.raises(SettingsError, match="only be continued by 2 processes, as before"):
+            iter(one)
+    with loader(Restless(count)) as one:
+        next(iter(one))
+        state = one.state_dict()
+    with loader(Restless(count)) as one:
+        one.load_state_dict(state)
+        with pytest.raises(SettingsError, match="gives another order whenever it is asked"):
+            iter(one)
+
+
+def test_a_state_that_is_loaded_after_a_later_epoch_was_set_does_not_undo_that():
+    """As torchdata's StatefulDataLoader does it: it loads the state when its loop begins."""
+    done = ElasticDistributedSampler(range(20))
+    list(done)
+    late = ElasticDistributedSampler(range(20))
+    late.set_epoch(1)
+    late.load_state_dict(done.state_dict())
+    assert list(late) == epoch_order(20, 1, 0, shuffle=True).tolist()
 
 
 def test_two_divisions_of_the_items_are_refused(store_of):
