@@ -366,7 +366,7 @@ class VideoDataset:
 
     @property
     def times_epoch_was_set(self) -> int:
-        """How often `set_epoch` was called."""
+        """Number of calls of `set_epoch`."""
         return self._chance.times_set
 
     def set_epoch(self, epoch: int) -> None:

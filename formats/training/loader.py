@@ -89,10 +89,10 @@ class _Batch:
 
 
 class _Known(NamedTuple):
-    """What dataset and sampler said about the epoch when it was last looked at.
+    """Epoch of dataset and sampler, as last looked at.
 
     Attributes:
-        times_set: How often `dataset.set_epoch` was called
+        times_set: Number of calls of `dataset.set_epoch`
         of_sampler: Epoch of the sampler
     """
 
