@@ -47,7 +47,7 @@ from vidprep.formats.stores.ids import Ids
 INDEX_NAME = "index.parquet"
 VERSION = 1
 GROUP_ROWS = 128
-KEPT_BYTES = 12 << 20
+KEPT_BYTES = 8 << 20
 KEPT_VIDEOS = 128
 FOOTER_END = 8  # its length in four bytes, then PAR1
 CHECKSUMS = ("index_size_bytes", "index_footer_crc32", "index_groups_crc32")
