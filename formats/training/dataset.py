@@ -317,7 +317,7 @@ class VideoDataset:
         self._version = version
 
     def __len__(self) -> int:
-        if self.world_size > 1:
+        if self.world_size > 1:  # a sampler tells the dataset nothing of itself but that it asks for the length
             self._check_not_divided_again(sys._getframe(1).f_locals.get("self"))
         count = self.num_items
         return -(-count // self.world_size) if self.tail == "pad" else count // self.world_size
