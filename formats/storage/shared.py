@@ -83,9 +83,9 @@ class SharedTable:
 
             file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the table)
             assert self.table is not None
+            weakref.finalize(self, file.close)
             with pa.ipc.new_file(file, self.table.schema) as writer:
                 writer.write_table(self.table)
             file.flush()
             self._file = file
-            weakref.finalize(self, file.close)
         return self._file

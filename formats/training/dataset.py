@@ -241,7 +241,7 @@ class VideoDataset:
             raise SettingsError(
                 f"{len(self.ids)} videos of at most {longest} frames hold {clips_of_videos.sum()} {self.clips}; "
                 + (
-                    "give shorter ones, or short='pad'"
+                    f"give shorter ones{', or short=' + repr('pad') if isinstance(self.clips, Windows) else ''}"
                     if world_size == 1
                     else f"world_size is {world_size}: give fewer ranks, or shorter ones"
                 ),

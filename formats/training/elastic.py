@@ -97,7 +97,8 @@ class ElasticDistributedSampler(Base):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of any process.
 
-        If a later epoch was set already, that one begins: StatefulDataLoader loads the state when its loop begins.
+        If nothing is left of its epoch and a later one was set already, that one begins: StatefulDataLoader loads the
+        state only when its loop begins.
 
         Raises:
             SettingsError: The state is of another dataset or order.
@@ -109,7 +110,9 @@ class ElasticDistributedSampler(Base):
                 raise SettingsError(f"the state was saved with {name} {state.get(name)}, this sampler has {value}")
         epoch, seen = whole("epoch", state["epoch"], 0), whole("items_given", state["items_given"], 0)
         self._given, self._is_over = 0, False
-        self.epoch, self._seen = (epoch, seen) if epoch >= self.epoch else (self.epoch, 0)
+        set_before, self.epoch, self._seen = self.epoch, epoch, seen
+        if set_before > epoch and not len(self):
+            self.epoch, self._seen = set_before, 0
 
     def _identity(self) -> dict[str, Any]:
         return {"items": self._count, "shuffle": self.shuffle, "seed": self.seed}

@@ -202,6 +202,10 @@ def test_a_state_that_is_loaded_after_a_later_epoch_was_set_does_not_undo_that()
     late.set_epoch(1)
     late.load_state_dict(done.state_dict())
     assert list(late) == epoch_order(20, 1, 0, shuffle=True).tolist()
+    half = ElasticDistributedSampler(range(20)).state_dict(5)
+    late.set_epoch(3)
+    late.load_state_dict(half)
+    assert list(late) == epoch_order(20, 0, 0, shuffle=True)[5:].tolist(), "a step back to what is not done yet"
 
 
 def test_two_divisions_of_the_items_are_refused(store_of):
