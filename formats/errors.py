@@ -10,7 +10,8 @@ VidprepError                    path, stage, message; what failed, on which file
 │   ├── NoVideoError                it opens, but contains no video
 │   ├── RefusedError                it is not what its name says: playlist, script, foreign protocol
 │   ├── LimitError                  it exceeds --max-pixels or --max-frames
-│   └── DamagedError                it is damaged, and --on-damage fail was given
+│   ├── DamagedError                it is damaged, and --on-damage fail was given
+│   └── NotIndexedError             its GOPs cannot be read alone
 ├── PictureError (ValueError)       geometry or colours that the settings cannot produce
 ├── EncodeError (RuntimeError)      the encoder or the muxer failed
 │   └── FfmpegError                 an ffmpeg process failed; has its command and the end of its stderr
@@ -177,6 +178,10 @@ class NoVideoError(ReadError):
 
 
 class RefusedError(ReadError):
+    pass
+
+
+class NotIndexedError(ReadError):
     pass
 
 

@@ -259,6 +259,28 @@ class VideoFacts:
     time_base: Fraction | None = None
     keyframes: Sequence[int] | None = None
 
+    def tick_of(self, number: int, time_base: Fraction) -> int:
+        """Return the start of a frame in ticks of a time base, from the start of frame 0."""
+        if self.pts is not None and self.time_base is not None:
+            return rescale(int(self.pts[number]), self.time_base, time_base)
+        assert self.frame_rate is not None
+        return rescale(number, 1 / self.frame_rate, time_base)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPackets:
+    """Packets of a video as `gops.parquet` stores them.
+
+    Attributes:
+        extradata: Configuration record of the decoder; empty if the codec has none
+        packets: Bytes of a `PacketIndex`; None if its GOPs cannot be read alone
+        not_indexed: Why they cannot
+    """
+
+    extradata: bytes = b""
+    packets: bytes | None = None
+    not_indexed: str | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class SourceMap:

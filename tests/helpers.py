@@ -25,7 +25,7 @@ from click.testing import CliRunner
 from vidprep.transcode.cli.main import main
 
 TIME_LIMIT = 60
-MANIFEST_NAMES = ("manifest.parquet", ".manifest.parquet.partial")
+MANIFEST_NAMES = ("manifest.parquet", "gops.parquet", ".manifest.parquet.partial", ".gops.parquet.partial")
 
 # Every interpreter of a run, parent and children, imports this before anything else: VIDPREP_FAULTS says what breaks, and where.
 SITECUSTOMIZE = """

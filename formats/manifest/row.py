@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import json
 import math
 import re
@@ -14,12 +15,13 @@ from typing import Any
 
 from vidprep.formats.errors import ManifestError
 from vidprep.formats.manifest.remarks import Remark
-from vidprep.formats.model import Cut, SourceState
+from vidprep.formats.model import Cut, SourceState, StoredPackets
 from vidprep.formats.moments import LEAST_KNOWN, Tolerance, exact_seconds
 from vidprep.formats.storage import parse_json
 
 ValueCheck = Callable[[Any], bool]
 PYTHON_TYPES = {"string": "str", "bool": "bool", "double": "float", "int16": "int", "int32": "int", "int64": "int"}
+NO_COLUMNS = ("labels", "packets")  # stored in a struct of the manifest, and in gops.parquet
 EXACT_DOUBLE = 2**53  # whole numbers up to here are doubles without loss, and Arrow takes no others for one
 
 
@@ -37,14 +39,14 @@ def column(kind: str, meaning: str, *, low: int | None = 0, high: int | None = N
 
 
 def kinds_of(row: Any) -> dict[str, str]:
-    """Return the Arrow type of each column of a dataclass, in order, without `labels`.
+    """Return the Arrow type of each column of a dataclass, in order, without NO_COLUMNS.
 
     Raises:
         TypeError: A field declares no column type, or one that contradicts its Python type.
     """
     found = {}
     for each in fields(row):
-        if each.name == "labels":
+        if each.name in NO_COLUMNS:
             continue
         kind = each.metadata.get("kind", "")
         item = kind.removeprefix("list<").removesuffix(">")
@@ -60,7 +62,7 @@ def kinds_of(row: Any) -> dict[str, str]:
 def described(row: Any) -> str:
     """Return the columns as a Markdown table, with columns of one meaning in one line."""
     lines = ["| column | type | meaning |", "| --- | --- | --- |"]
-    each_field = [each for each in fields(row) if each.name != "labels"]
+    each_field = [each for each in fields(row) if each.name not in NO_COLUMNS]
     for meaning, group in groupby(each_field, key=lambda each: each.metadata["meaning"]):
         several = list(group)
         kinds = dict.fromkeys(each.metadata["kind"] for each in several)
@@ -268,6 +270,7 @@ class ManifestRow:
     cpu_seconds: float | None = column("double", "s: wall clock, and CPU time")
     # fmt: on
     labels: dict[str, Any] = field(default_factory=dict)
+    packets: StoredPackets | None = None
 
     def recorded(self, added: Recorded) -> ManifestRow:
         """Return the row with what the run adds to it."""
@@ -327,7 +330,10 @@ class ManifestRow:
 
     def as_journal_line(self) -> str:
         """Return the row as JSON without labels, which are stored once per run (formats/manifest/labels.py)."""
-        return json.dumps({name: _to_json(getattr(self, name)) for name in COLUMN_NAMES}, ensure_ascii=False)
+        values = {name: _to_json(getattr(self, name)) for name in COLUMN_NAMES}
+        if self.packets is not None:
+            values["packets"] = [_to_base64(self.packets.extradata), _to_base64(self.packets.packets or b"")]
+        return json.dumps(values, ensure_ascii=False)
 
 
 COLUMNS = kinds_of(ManifestRow)
@@ -370,7 +376,7 @@ def unfit_value(row: ManifestRow) -> str | None:
         if (value is not None or name in _NEVER_NONE) and not fits(value):
             return f"{name} is {shown(value)}; expected {_words(name)}"
     if row.ok and row.offset is not None:
-        for name in ("frame_sizes", "frame_crc32"):
+        for name in ("frame_sizes", "frame_crc32") if row.keyframes is None else ():  # null for a video in a shard
             if len(getattr(row, name) or ()) != row.num_frames:
                 return f"{name} is {shown(getattr(row, name))}, and num_frames is {row.num_frames}"
         if row.stored_bytes is None:
@@ -439,9 +445,20 @@ def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
         known[name] = list(known.get(name) or ())
     _check_identity(known)
     row = ManifestRow(**known)
+    if values.get("packets") is not None:
+        extradata, packets = map(_from_base64, values["packets"])
+        row.packets = StoredPackets(extradata, packets or None)
     if (fault := unfit_value(row)) is not None:
         raise ValueError(fault)
     return row
+
+
+def _to_base64(data: bytes) -> str:
+    return binascii.b2a_base64(data, newline=False).decode()
+
+
+def _from_base64(text: str) -> bytes:
+    return binascii.a2b_base64(text, strict_mode=True)
 
 
 def _check_identity(values: Mapping[str, Any]) -> None:

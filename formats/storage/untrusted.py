@@ -288,6 +288,6 @@ def as_parquet(file: pa.NativeFile, path: Path) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
     _check_seal(file)
-    opened = pq.ParquetFile(file, page_checksum_verification=True)
+    opened = pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=False)  # which costs local reads 0.1 ms
     check_counts(opened.metadata, path)
     return cast("pq.ParquetFile", opened)

@@ -7,12 +7,22 @@ from .base import (
     described as described,
 )
 from .encoded import VideoStore as VideoStore
+from .gops import (
+    GOPS_NAME as GOPS_NAME,
+    differing_rows as differing_rows,
+    facts_in as facts_in,
+    known_in as known_in,
+    known_of as known_of,
+    write_gops as write_gops,
+)
 from .ids import Ids as Ids
 from .joined import JoinedStores as JoinedStores
 from .raw_files import VideoFiles as VideoFiles
 from .registry import (
     ENCODED as ENCODED,
     STORES_OF_FRAMES as STORES_OF_FRAMES,
+    VIDEO_SHARDS as VIDEO_SHARDS,
+    VIDEO_STORES as VIDEO_STORES,
     kind_made_by_run as kind_made_by_run,
     layout_of as layout_of,
     open_store as open_store,

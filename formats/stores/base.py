@@ -13,6 +13,7 @@ it first needs them, and keeps at most 16 open, and 16 for audio.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import operator
@@ -202,7 +203,7 @@ class FrameStore(ABC):
             return ""
         wanted = self.ids.array.take(pa.array(places)).cast(pa.large_string())
         rows = pc.index_in(wanted, table["id"].cast(pa.large_string()))
-        return hashlib.sha256(json.dumps(table["sha256"].take(rows).to_pylist()).encode()).hexdigest()[:16]
+        return digest_of(table["sha256"].take(rows))
 
     def source_map(self, id_: str) -> SourceMap | None:
         """Return the source frames that a video shows; None if the store does not know. Raises KeyError, StoreError."""
@@ -479,6 +480,11 @@ class StoredVideo:
         return [number % count for number in numbers]
 
 
+def digest_of(checksums: pa.ChunkedArray) -> str:
+    """Return a digest of the checksums of some videos."""
+    return hashlib.sha256(json.dumps(checksums.to_pylist()).encode()).hexdigest()[:16]
+
+
 class ManifestSources:
     """Source frames that the videos of a folder show, from its manifest, which is read at the first request."""
 
@@ -534,6 +540,40 @@ class ShardFile:
             os.close(number)
 
     __del__ = close
+
+
+class FilePart(io.RawIOBase):
+    """A part of a file as a seekable file object.
+
+    Args:
+        size: Size of the part in bytes; None for all that follows `offset`.
+
+    Raises:
+        StoreError: The file cannot be opened.
+    """
+
+    def __init__(self, path: Path, offset: int, size: int | None) -> None:
+        self._file, self._offset, self._at = ShardFile(path), offset, 0
+        self._size = self._file.size() - offset if size is None else size
+
+    def buffered(self) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = min(len(buffer), max(0, self._size - self._at))
+        read = os.preadv(self._file.number, [memoryview(buffer)[:size]], self._offset + self._at)
+        self._at += read
+        return read
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
 
 
 class Handles(Generic[Handle]):

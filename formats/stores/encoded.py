@@ -1,15 +1,24 @@
-"""A folder of encoded videos and its manifest. A frame is read by decoding from the keyframe before it.
+"""Encoded videos, in files of their own or in tar shards, with a manifest and an index of every GOP.
 
-The manifest holds the keyframes and the PTS of each frame, so opening scans nothing and a frame is identified by its
-PTS. Only packets up to the last wanted frame are decoded.
+    DST/manifest.parquet          a row per video
+    DST/gops.parquet              position of each GOP: formats/stores/gops.py
+    DST/a/b.mp4                   the videos, with `--format files`; or
+    DST/data-RRRRR-NNNNN.tar      shards of them, with `--format shards`: formats/stores/webdataset.py
+
+Frames are read from the bytes of their GOPs, each run of adjacent GOPs by one read, after checking their CRC-32. A
+video that is not indexed is read by its container: a seek to the keyframe before the frame, which its PTS identifies.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
+from io import BufferedReader
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
@@ -22,64 +31,56 @@ from av.error import FFmpegError as AvError
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest import LABELS, Labels, labels_in, read_table, value_of, with_columns
-from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
+from vidprep.formats.manifest import MANIFEST_NAME, Labels, label_columns, manifest_paths
+from vidprep.formats.model import NO_CROPPING, Cropping, Orientation, rescale
 from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.storage import PICTURE_SIDE_MAX, SharedTable, check_regular
 from vidprep.formats.stores.base import (
-    SOURCE_COLUMNS,
+    FilePart,
     Frames,
     FrameStore,
     Handles,
+    ManifestSources,
     Samples,
+    ShardFile,
     SourceMap,
     VideoFacts,
-    source_map_of,
+    cannot_be_read,
+    digest_of,
 )
+from vidprep.formats.stores.gops import GOPS_NAME, GopsFile, VideoEntry, entry_of, facts_in
 from vidprep.formats.stores.ids import Ids
 from vidprep.formats.stores.registry import ReadOptions
 from vidprep.formats.video import (
+    GopDecoders,
     NumberedFrames,
+    PacketSpan,
     Sound,
     ToRgb,
     deep_resized,
     deep_rgb,
     plane_lines,
-    resized,
+    reason_of,
     resized_picture,
+    spans_of,
+    write_rgb,
 )
 
-NEEDED = [
-    "id",
-    "file_name",
-    "status",
-    "width",
-    "height",
-    "num_frames",
-    "frame_rate_num",
-    "frame_rate_den",
-    "keyframes",
-    "pts",
-    "time_base_num",
-    "time_base_den",
-    "container",
-]
-STEPS = {"keyframes": "keyframe_step", "pts": "pts_step"}
-ROWS_AT_A_TIME = 4096
-ASKED = [*NEEDED, *SOURCE_COLUMNS, "size_bytes", LABELS]  # these may be missing
 KIND = "encoded"
+BATCH_FRAMES = 16  # decoded before their colours are converted: taking turns frame by frame takes 3 % longer
 FRAMES_UNASKED = 1_000_000  # above this, the size of the video is checked: a frame takes at least one byte
 
 
 def open_here(folder: Path, options: ReadOptions) -> VideoStore:
     options.refuse(folder, "short_side", "stores of JPEGs")
-    return VideoStore(folder, hardware=options.hardware, fast=options.fast)
+    return VideoStore(folder, checksum=options.checksum, hardware=options.hardware, fast=options.fast)
 
 
 class VideoStore(FrameStore):
-    """Reads the output of `vidprep transcode`.
+    """Reads the output of `vidprep transcode`, and any folder of videos that `vidprep index` has indexed.
 
     Args:
+        checksum: Check the CRC-32 of every GOP that is read.
         hardware: libavutil's name of a hardware decoder: "cuda" is NVDEC. None decodes on the CPU.
         fast: Convert colours faster and less exactly.
 
@@ -90,65 +91,236 @@ class VideoStore(FrameStore):
     kind = KIND
     reads_uint16 = True
 
-    def __init__(self, path: str | os.PathLike[str], *, hardware: str | None = None, fast: bool = False) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, checksum: bool = True, hardware: str | None = None, fast: bool = False
+    ) -> None:
         super().__init__(path)
-        self._hardware, self._fast = hardware, fast
-        self._prepare()
+        self._checksum, self._hardware, self._fast = checksum, hardware, fast
+        has_parts = any(path.name != MANIFEST_NAME for path in manifest_paths(self.path))  # of a run that is not merged
+        is_indexed = (self.path / GOPS_NAME).exists() and not has_parts
+        self._of_manifest = None if is_indexed else ManifestVideos(self.path)
+        self._sources = ManifestSources(self.path)
+        self._open_handles()
+        self._index  # noqa: B018 (report a damaged index when the store is opened)
         if hardware is not None and len(self):
             self._open(self.ids[0]).close()
 
-    def _prepare(self) -> None:
-        table = read_table(self.path, ASKED)
-        if table is None:
-            raise StoreError("has no manifest.parquet", path=self.path)
-        if missing := [name for name in NEEDED if name not in table.column_names]:
-            raise StoreError(f"its manifest has no {', '.join(missing)}; make it again", path=self.path)
-        if in_shards := {*pc.unique(table["container"]).to_pylist()}.difference({*CONTAINERS, None}):
-            raise StoreError(
-                f"the index of its {' and '.join(sorted(in_shards))} store is not there; restore it, or run the same command again",
-                path=self.path,
-            )
-        is_good = pc.equal(table["status"], "ok")
-        table = table.drop_columns(["status", "container"])
-        table = table if pc.all(is_good).as_py() else table.filter(is_good)
-        table = with_columns(table, [*SOURCE_COLUMNS, "size_bytes"])
-        self._check_values(table)
-        for name in STEPS:
-            table = _with_steps(table, name)
-        self._read_as = uuid4().hex  # what other processes map was read once
-        self._shared = SharedTable(table.sort_by("id").combine_chunks(), can_be_read_again=True)
-        self._open_handles()
-
-    @property
-    def _table(self) -> pa.Table:
-        table = self._shared.table
-        assert table is not None
-        return table
-
     def _open_handles(self) -> None:
+        self._indexes = Handles(self._open_index, GopsFile.close)
+        self._files = Handles(self._open_shard, ShardFile.close)
+        self._decoders = Handles(self._new_decoders, GopDecoders.close)
         self._readers = Handles(self._open, VideoReader.close)
         self._sounds = Handles(self._open_sound, Sound.close)
 
-    def _check_values(self, table: pa.Table) -> None:
+    def _open_index(self, _: str) -> GopsFile:
+        return GopsFile(self.path)
+
+    def _open_shard(self, name: str) -> ShardFile:
+        return ShardFile(self.path / name)
+
+    def _new_decoders(self, _: str) -> GopDecoders:
+        return GopDecoders()
+
+    @property
+    def _index(self) -> GopsFile | ManifestVideos:
+        return self._of_manifest or self._indexes[""]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name not in ("_labels", "_sources")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._sources = ManifestSources(self.path)
+        self._open_handles()
+
+    def _ids(self) -> Ids:
+        return self._index.ids()
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        return self._index.sizes()
+
+    def version(self) -> str:
+        return self._index.version
+
+    def content_digest(self, places: npt.NDArray[np.int64]) -> str:
+        return digest_of(self._index.sha256().take(pa.array(places)))
+
+    @cached_property
+    def _labels(self) -> Labels:
+        return label_columns(self.path).taken(self.ids) if manifest_paths(self.path) else Labels(self.ids)
+
+    def labels(self, id_: str) -> dict[str, Any]:
+        self.entry(id_)
+        return self._labels.of(id_)
+
+    def label_columns(self) -> Labels:
+        return self._labels
+
+    def source_map(self, id_: str) -> SourceMap | None:
+        self.entry(id_)
+        return self._sources.of(id_)
+
+    def entry(self, id_: str) -> VideoEntry:
+        """Return what the index says of a video. Raises KeyError, StoreError."""
+        return self._index.entry(id_)
+
+    def facts(self, id_: str) -> VideoFacts:
+        return self.entry(id_).facts
+
+    def file(self, id_: str) -> Path:
+        """Return the path of the file that contains a video: its own, or a shard. Raises KeyError."""
+        return self.path / self.entry(id_).file_name
+
+    def open_file(self, id_: str) -> BufferedReader:
+        """Open a video as a seekable file object, also if it is inside a shard. Close it. Raises KeyError, StoreError."""
+        entry = self.entry(id_)
+        path = self.path / entry.file_name
+        return FilePart(path, entry.offset, entry.size_bytes).buffered()
+
+    def frame_mappings(self, id_: str) -> str:
+        """Return the times and keyframes of a video as torchcodec's `custom_frame_mappings` takes them. Raises KeyError.
+
+        ``VideoDecoder(store.open_file(id), custom_frame_mappings=store.frame_mappings(id))`` opens without scanning.
+        """
+        facts = self.facts(id_)
+        base, keyframes = facts.time_base or Fraction(1), set(facts.keyframes or ())
+        pts = [facts.tick_of(number, base) for number in range(facts.num_frames)]
+        last = pts[-1] - pts[-2] if len(pts) > 1 else 1
+        if facts.frame_rate is not None:
+            last = rescale(len(pts), 1 / facts.frame_rate, base) - rescale(len(pts) - 1, 1 / facts.frame_rate, base)
+        durations = [*(later - one for one, later in pairwise(pts)), last]
+        frames = [
+            {"pts": one, "duration": duration, "key_frame": int(number in keyframes)}
+            for number, (one, duration) in enumerate(zip(pts, durations, strict=True))
+        ]
+        return json.dumps({"frames": frames})
+
+    def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+        entry = self.entry(id_)
+        if entry.packets is None or self._hardware is not None:
+            fill_from(self._readers, id_, numbers, rows)
+            return
+        path, wanted = self.path / entry.file_name, dict(zip(numbers, rows, strict=True))
+        writer, decoded = RgbRows(path, id_, entry.facts, fast=self._fast), self.decoded(id_, numbers)
+        try:
+            while batch := list(islice(decoded, BATCH_FRAMES)):
+                for number, frame in batch:
+                    writer.write(frame, wanted[number], number)
+        except AvError as error:
+            raise StoreError(f"{id_}: its colours cannot be converted: {reason_of(error)}", path=path) from error
+
+    def decoded(self, id_: str, numbers: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
+        """Yield frames of an indexed video as the decoder gives them, with their numbers, each run of adjacent GOPs by one
+        read.
+
+        Args:
+            id_: Id of the video.
+            numbers: Frame numbers, ascending.
+
+        Raises:
+            KeyError: There is no such video.
+            StoreError: It is damaged, or not indexed.
+        """
+        entry, path = self.entry(id_), self.file(id_)
+        if entry.packets is None or entry.config is None:
+            raise StoreError(f"{id_}: has no index of its GOPs; `vidprep index` makes one", path=path)
+        missing = set(numbers)
+        for span, inside in spans_of(entry.packets, numbers):
+            data = self._read(id_, entry, span)
+            try:
+                for number, frame in self._decoders[""].frames(entry.config, entry.packets, span, data, inside):
+                    missing.discard(number)
+                    yield number, frame
+            except (AvError, ValueError) as error:
+                if isinstance(error, StoreError):
+                    raise
+                raise StoreError(f"{id_}: does not decode: {reason_of(error)}", path=path) from error
+        if missing:
+            raise StoreError(f"{id_}: frames {sorted(missing)} do not come out of their GOPs", path=path)
+
+    def _read(self, id_: str, entry: VideoEntry, span: PacketSpan) -> memoryview:
+        """Return the bytes of some GOPs after checking them. Raises StoreError."""
+        packets, path = entry.packets, self.path / entry.file_name
+        assert packets is not None
+        try:
+            data = memoryview(os.pread(self._files[entry.file_name].number, span.size, entry.offset + span.offset))
+        except OSError as error:
+            raise StoreError(cannot_be_read(error), path=path) from error
+        for gop in range(*span.gops) if self._checksum or len(data) < span.size else ():
+            _, offset, size = packets.span(gop)
+            part = data[offset - span.offset : offset - span.offset + size]
+            if len(part) < size or zlib.crc32(part) != packets.crc32[gop]:
+                frames = f"frames {packets.keyframes[gop]} to {packets.gop_end(gop) - 1}"
+                self._files.drop(entry.file_name)
+                raise StoreError(
+                    f"{id_}: the {size} bytes from {entry.offset + offset} on ({frames}) are not those that were written: the file "
+                    "is damaged, or was made again after the store was opened",
+                    path=path,
+                )
+        return data
+
+    def _open(self, id_: str) -> VideoReader:
+        entry = self.entry(id_)
+        path, data = self.path / entry.file_name, None
+        if entry.offset:
+            data = self.open_file(id_)
+        elif entry.size_bytes is not None and (size := size_of(path)) != entry.size_bytes:
+            raise StoreError(
+                f"is {size} bytes long, and the index that was read says {entry.size_bytes}: it was made again, or damaged; open "
+                "the store again, or run the same command again",
+                path=path,
+            )
+        return VideoReader(data, path, id_, entry.facts, hardware=self._hardware, fast=self._fast)
+
+    def _open_sound(self, id_: str) -> Sound:
+        entry = self.entry(id_)
+        return Sound(self.path / entry.file_name, id_, Fraction(0), self.open_file(id_) if entry.offset else None)
+
+    def sample_rate(self, id_: str) -> int | None:
+        return self._sounds[id_].rate
+
+    def samples(self, id_: str, span: tuple[Fraction, Fraction], rate: int | None, num_channels: int | None) -> Samples:
+        return samples_from(self._sounds, id_, span, rate, num_channels)
+
+
+class ManifestVideos:
+    """The videos of a manifest, for a destination without `gops.parquet`. It has the methods of `GopsFile`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder
+        table = facts_in(folder)
+        if table is None:
+            raise StoreError("has no manifest.parquet", path=folder)
+        self._check(table)
+        self.version = uuid4().hex  # what other processes map was read once
+        self._shared = SharedTable(table.combine_chunks(), can_be_read_again=True)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._shared.table is None:
+            self.__init__(self.path)  # type: ignore[misc]
+
+    def _check(self, table: pa.Table) -> None:
         """Raise StoreError for rows that no run writes."""
         if not len(table):
             return
-        for name in ("id", "file_name", "width", "height", "num_frames", "keyframes", "time_base_num", "time_base_den"):
+        if others := {*pc.unique(table["container"]).to_pylist()}.difference({*CONTAINERS, None}):
+            raise StoreError(
+                f"the index of its {' and '.join(sorted(others))} store is not there; restore it, or run the same command again",
+                path=self.path,
+            )
+        needed = ("width", "height", "num_frames", "keyframes", "time_base_num", "time_base_den")
+        if missing := [name for name in needed if table[name].null_count == len(table)]:
+            raise StoreError(f"its manifest has no {', '.join(missing)}; make it again", path=self.path)
+        for name in needed:
             if table[name].null_count:
                 raise StoreError(f"its manifest has a video without {name}; make it again", path=self.path)
-        for name in ("width", "height", "num_frames", "time_base_num", "time_base_den"):
-            if (least := pc.min(table[name]).as_py()) < 1:
+            if name != "keyframes" and (least := pc.min(table[name]).as_py()) < 1:
                 raise StoreError(f"its manifest has a video whose {name} is {least}; make it again", path=self.path)
         for name in ("width", "height"):
             if (most := pc.max(table[name]).as_py()) > PICTURE_SIDE_MAX:
                 raise StoreError(f"its manifest has a video whose {name} is {most}; make it again", path=self.path)
         self._check_lists(table)
-        rates = (pc.fill_null(table[name], 0) for name in ("frame_rate_num", "frame_rate_den"))
-        has_rate = pc.and_(*(pc.greater(part, 0) for part in rates))
-        if pc.any(pc.and_not(pc.is_null(table["pts"]), has_rate)).as_py():
-            raise StoreError(
-                "its manifest has a video with neither a frame rate nor times; make it again", path=self.path
-            )
         if pc.count_distinct(table["id"]).as_py() < len(table):
             raise StoreError("its manifest has several videos of one id; make it again", path=self.path)
 
@@ -164,104 +336,112 @@ class VideoStore(FrameStore):
             raise StoreError(
                 "its manifest has a video that does not begin with a keyframe; make it again", path=self.path
             )
+        rates = (pc.fill_null(table[name], 0) for name in ("frame_rate_num", "frame_rate_den"))
+        has_rate = pc.and_(*(pc.greater(part, 0) for part in rates))
+        if pc.any(pc.and_not(pc.is_null(table["pts"]), has_rate)).as_py():
+            raise StoreError(
+                "its manifest has a video with neither a frame rate nor times; make it again", path=self.path
+            )
 
-    @cached_property
-    def _labels(self) -> Labels:
-        return labels_in(self._table, self.ids)
+    @property
+    def _table(self) -> pa.Table:
+        table = self._shared.table
+        assert table is not None
+        return table
 
-    def __getstate__(self) -> dict[str, Any]:
-        names = ("path", "_hardware", "_fast", "_shared", "_read_as")
-        return {name: self.__dict__[name] for name in names}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if self._shared.table is None:
-            self._prepare()
-        else:
-            self._open_handles()
-
-    def _ids(self) -> Ids:
+    def ids(self) -> Ids:
         return Ids.of_column(self._table["id"])
 
     def sizes(self) -> npt.NDArray[np.int64]:
         columns = [self._table[name].to_numpy() for name in ("num_frames", "height", "width")]
         return np.stack(columns, 1).astype(np.int64)
 
-    def _row(self, id_: str) -> int:
-        row = self.ids.place(id_)
-        if row is None:
+    def sha256(self) -> pa.ChunkedArray:
+        return self._table["sha256"]
+
+    def entry(self, id_: str) -> VideoEntry:
+        place = self.ids().place(id_)
+        if place is None:
             raise KeyError(f"{id_!r} is not in {self.path}")
-        return row
-
-    def _value(self, id_: str, column: str) -> Any:
-        return self._table[column][self._row(id_)].as_py()
-
-    def labels(self, id_: str) -> dict[str, Any]:
-        row = self._row(id_)
-        return {name: value_of(array[row]) for name, array in self._labels.columns.items()}
-
-    def label_columns(self) -> Labels:
-        return self._labels
-
-    def version(self) -> str:
-        return self._read_as
-
-    def source_map(self, id_: str) -> SourceMap | None:
-        return source_map_of({name: self._value(id_, name) for name in SOURCE_COLUMNS})
-
-    def facts(self, id_: str) -> VideoFacts:
-        row, table = self._row(id_), self._table
-        names = ("num_frames", "height", "width", "frame_rate_num", "frame_rate_den", "time_base_num", "time_base_den")
-        count, height, width, rate_num, rate_den, base_num, base_den = (table[name][row].as_py() for name in names)
-        rate = Fraction(rate_num, rate_den) if rate_num and rate_den else None
-        if count > FRAMES_UNASKED and count > (size := self._size_of(id_)):
-            raise StoreError(f"{id_}: {count} frames are claimed of {size} bytes; make it again", path=self.file(id_))
-        base, pts, keyframes = (
-            Fraction(base_num, base_den),
-            self._list(row, "pts", count),
-            self._list(row, "keyframes", count),
-        )
-        return VideoFacts(count, height, width, rate, pts, base, keyframes)
-
-    def _list(self, row: int, name: str, num_frames: int) -> Any:
-        """Return the values of a list column; None if it has none."""
-        step = self._table[STEPS[name]][row].as_py()
-        if not step:
-            return self._table[name][row].as_py()
-        return range(0, num_frames, step) if name == "keyframes" else range(0, num_frames * step, step)
-
-    def _size_of(self, id_: str) -> int:
+        row = {name: self._table[name][place].as_py() for name in self._table.column_names}
         try:
-            check_regular(self.file(id_))
-            return self.file(id_).stat().st_size
-        except OSError as error:
-            raise StoreError(f"cannot be read: {error.strerror}", path=self.file(id_)) from error
-
-    def file(self, id_: str) -> Path:
-        """Return the path of the video. Raises KeyError."""
-        return self.path / str(self._value(id_, "file_name"))
-
-    def _open(self, id_: str) -> VideoReader:
-        due = self._value(id_, "size_bytes")
-        if due is not None and (size := self._size_of(id_)) != due:
+            found = entry_of(row | {"packets": None, "extradata": None})
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise StoreError(f"{id_}: {error}; make it again", path=self.path) from error
+        count = found.facts.num_frames
+        if count > FRAMES_UNASKED and count > (size := size_of(self.path / found.file_name)):
             raise StoreError(
-                f"is {size} bytes long, and the manifest that was read says {due}: it was made again, or damaged; open the "
-                "store again, or run the same command again",
-                path=self.file(id_),
+                f"{id_}: {count} frames are claimed of {size} bytes; make it again", path=self.path / found.file_name
             )
-        return VideoReader(None, self.file(id_), id_, self.facts(id_), hardware=self._hardware, fast=self._fast)
+        return found
 
-    def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
-        fill_from(self._readers, id_, numbers, rows)
 
-    def _open_sound(self, id_: str) -> Sound:
-        return Sound(self.file(id_), id_, Fraction(0))
+def size_of(path: Path) -> int:
+    """Return the size of a regular file. Raises StoreError."""
+    try:
+        check_regular(path)
+        return path.stat().st_size
+    except OSError as error:
+        raise StoreError(f"cannot be read: {error.strerror}", path=path) from error
 
-    def sample_rate(self, id_: str) -> int | None:
-        return self._sounds[id_].rate
 
-    def samples(self, id_: str, span: tuple[Fraction, Fraction], rate: int | None, num_channels: int | None) -> Samples:
-        return samples_from(self._sounds, id_, span, rate, num_channels)
+class RgbRows:
+    """Writes decoded frames of one video into arrays as RGB.
+
+    Args:
+        path: The file, for messages.
+        id_: Id of the video, for messages.
+        facts: Properties of the video.
+        orientations: Orientation by number of the first frame that has it, ascending from 0; None for no turning.
+        cropping: Cropping before turning.
+        fast: See `open_store`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        id_: str,
+        facts: VideoFacts,
+        *,
+        orientations: dict[int, Orientation] | None = None,
+        cropping: Cropping = NO_CROPPING,
+        fast: bool = False,
+    ) -> None:
+        self._path, self._id, self._facts, self._cropping = path, id_, facts, cropping
+        self._orientations = orientations or {0: Orientation()}
+        self._fast, self._to_rgb = fast, ToRgb(fast=fast)
+
+    def write(self, frame: VideoFrame, row: Frames, number: int) -> None:
+        """Write frame `number` into an array (h, w, 3), scaled to its size. Raises StoreError, PyAV's errors."""
+        turn = next(turn for first, turn in reversed(self._orientations.items()) if first <= number)
+        crop, facts = self._cropping, self._facts
+        size = frame.height - crop.top - crop.bottom, frame.width - crop.left - crop.right
+        shown = size[::-1] if turn.transpose else size
+        if shown != (facts.height, facts.width):
+            raise StoreError(
+                f"{self._id}: a frame is {shown[1]}x{shown[0]}, {facts.width}x{facts.height} was expected",
+                path=self._path,
+            )
+        row = row[:: -1 if turn.flip_vertical else 1, :: -1 if turn.flip_horizontal else 1]
+        if turn.transpose:
+            row = row.swapaxes(0, 1)
+        size_made = None if row.shape[:2] == size else row.shape[:2]
+        shown_part = slice(crop.top, frame.height - crop.bottom), slice(crop.left, frame.width - crop.right)
+        if row.dtype == np.uint16:
+            if crop == NO_CROPPING:
+                row[...] = deep_rgb(frame, size_made)
+            else:
+                deep = deep_rgb(frame, None)[shown_part]
+                row[...] = deep if size_made is None else deep_resized(deep, size_made)
+        elif crop == NO_CROPPING and (size_made is not None or not self._fast):
+            write_rgb(frame, row)
+        else:
+            lines = plane_lines(self._to_rgb.plane(frame))
+            picture = lines[:, : frame.width * 3].reshape(frame.height, frame.width, 3)[shown_part]
+            if size_made is None:
+                row[:] = picture
+            else:
+                resized_picture(picture, row)
 
 
 class VideoReader(NumberedFrames):
@@ -284,20 +464,18 @@ class VideoReader(NumberedFrames):
         """Open the video.
 
         Args:
-            orientations: Orientation by number of the first frame that has it, ascending from 0; None for no turning.
-            cropping: Cropping before turning.
-            fast: See `open_store`.
             path: The file.
             id_: Id of the video, for messages.
             facts: Properties of the video.
+            orientations: See `RgbRows`.
+            cropping: See `RgbRows`.
+            fast: See `open_store`.
             data: See `NumberedFrames`.
             origin_pts: See `NumberedFrames`.
             stream_index: See `NumberedFrames`.
             hardware: See `NumberedFrames`.
         """
-        self._cropping = cropping
-        self._orientations = orientations or {0: Orientation()}
-        self._to_rgb = ToRgb(fast=fast)
+        self._writer = RgbRows(path, id_, facts, orientations=orientations, cropping=cropping, fast=fast)
         super().__init__(data, path, id_, facts, origin_pts=origin_pts, stream_index=stream_index, hardware=hardware)
 
     def fill(self, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
@@ -305,69 +483,11 @@ class VideoReader(NumberedFrames):
         wanted = dict(zip(numbers, rows, strict=True))
         try:
             for number, frame in self.read(numbers):
-                turn = next(turn for first, turn in reversed(self._orientations.items()) if first <= number)
-                self._write(frame, wanted[number], turn)
+                self._writer.write(frame, wanted[number], number)
         except StoreError:
             raise
         except (AvError, ValueError) as error:
             raise self._undecodable(error) from error
-
-    def _write(self, frame: VideoFrame, row: Frames, turn: Orientation) -> None:
-        crop, facts = self._cropping, self._facts
-        size = frame.height - crop.top - crop.bottom, frame.width - crop.left - crop.right
-        shown = size[::-1] if turn.transpose else size
-        if shown != (facts.height, facts.width):
-            raise StoreError(
-                f"{self._id}: a frame is {shown[1]}x{shown[0]}, {facts.width}x{facts.height} was expected",
-                path=self._path,
-            )
-        row = row[:: -1 if turn.flip_vertical else 1, :: -1 if turn.flip_horizontal else 1]
-        if turn.transpose:
-            row = row.swapaxes(0, 1)
-        size_made = None if row.shape[:2] == size else row.shape[:2]
-        shown_part = slice(crop.top, frame.height - crop.bottom), slice(crop.left, frame.width - crop.right)
-        if row.dtype == np.uint16:
-            if crop == NO_CROPPING:
-                row[...] = deep_rgb(frame, size_made)
-            else:
-                deep = deep_rgb(frame, None)[shown_part]
-                row[...] = deep if size_made is None else deep_resized(deep, size_made)
-        elif size_made is not None and crop == NO_CROPPING:
-            resized(frame, row)
-        else:
-            lines = plane_lines(self._to_rgb.plane(frame))
-            picture = lines[:, : frame.width * 3].reshape(frame.height, frame.width, 3)[shown_part]
-            if size_made is None:
-                row[:] = picture
-            else:
-                resized_picture(picture, row)
-
-
-def _with_steps(table: pa.Table, name: str) -> pa.Table:
-    """Replace lists 0, n, 2 n, ... in a column by their step n in another column, which is 0 for other lists.
-
-    Most videos have one frame interval and one keyframe interval, and a list for each takes most of the memory.
-    """
-    lists, steps, last = [], [], pa.scalar(None, table.schema.field(name).type)
-    for batch in table.select([name, "num_frames"]).to_batches(max_chunksize=ROWS_AT_A_TIME):
-        array = batch.column(0)
-        starts, flat = array.offsets.to_numpy(), array.values.to_numpy()
-        lengths = np.diff(starts)
-        found = np.zeros(len(array), np.int64)
-        several = np.flatnonzero(lengths > 1)
-        found[several] = flat[starts[several] + 1]
-        due = (np.arange(starts[0], starts[-1]) - np.repeat(starts[:-1], lengths)) * np.repeat(found, lengths)
-        differs = np.concatenate([[0], np.cumsum(due != flat[starts[0] : starts[-1]])])
-        found[differs[starts[1:] - starts[0]] > differs[starts[:-1] - starts[0]]] = 0
-        if name == "keyframes":  # the step says how many there are
-            frames = batch.column(1).to_numpy()
-            found[(found > 0) & (lengths != -(-frames // np.maximum(found, 1)))] = 0
-        found = np.maximum(found, 0)
-        steps.append(pa.array(found))
-        lists.append(pc.if_else(pa.array(found > 0), last, array))
-    at = table.column_names.index(name)
-    kept = pa.chunked_array(lists, table.schema.field(name).type)
-    return table.set_column(at, name, kept).append_column(STEPS[name], pa.chunked_array(steps, pa.int64()))
 
 
 def samples_from(

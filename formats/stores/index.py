@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice, pairwise
@@ -36,18 +33,18 @@ from vidprep.formats.model import SourceMap
 from vidprep.formats.storage import (
     PICTURE_SIDE_MAX,
     arrow_file,
-    as_parquet,
     cached_method,
     partial_of,
     read_json,
     replacing,
+    weak_method,
 )
+from vidprep.formats.stores.groups import SortedGroups
 from vidprep.formats.stores.ids import Ids
 
 INDEX_NAME = "index.parquet"
 VERSION = 1
 GROUP_ROWS = 128
-KEPT_BYTES = 8 << 20
 KEPT_VIDEOS = 128
 FOOTER_END = 8  # its length in four bytes, then PAR1
 CHECKSUMS = ("index_size_bytes", "index_footer_crc32", "index_groups_crc32")
@@ -76,7 +73,7 @@ LATER = pa.schema(
 WRITTEN = pa.schema([*COLUMNS, *LATER])
 TAKEN = frozenset([*WRITTEN.names, *COLUMN_NAMES])  # columns of a manifest, and those of the index
 FrameTimes = tuple[npt.NDArray[np.int64], Fraction, Fraction | None]
-PLACES = ["shard", "width", "height", "offsets", "sizes", "crc32"]
+PLACES = ("shard", "width", "height", "offsets", "sizes", "crc32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +287,7 @@ def read_about(folder: Path, kind: str) -> dict[str, Any]:
 
 
 class FrameIndex:
-    """An open index. It reads a group of rows at a time and keeps the last ones. Not thread-safe.
+    """An open index. Not thread-safe.
 
     Raises:
         StoreError: The index is damaged.
@@ -313,31 +310,20 @@ class FrameIndex:
                 f"is damaged, or not of the same run as {kind}.json; run the same command again, or restore both",
                 path=self.path,
             )
+        self._rows = SortedGroups(self._source, self.path, COLUMNS, weak_method(self._check_group))
         try:
-            with _system_allocator():
-                self._file = as_parquet(self._source, self.path)
-            metadata = self._file.metadata
-            groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-            self._first_ids = [group.column(0).statistics.min for group in groups]
-            self._starts = [*_group_starts(metadata), begin]
+            self._starts = [*_group_starts(self._rows.metadata), begin]
             self._groups_crc32 = memoryview(bytes.fromhex(self.about["index_groups_crc32"]))
         except KeyError as error:
             raise StoreError(
                 f"{kind}.json has no {error}: an older vidprep made it; run the same command again", path=self.path
             ) from error
-        except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        except (ValueError, TypeError) as error:
             raise StoreError(f"is damaged: {error}", path=self.path) from error
-        if missing := set(COLUMNS.names).difference(self._file.schema_arrow.names):
-            raise StoreError(f"has no {', '.join(sorted(missing))}; make the store again", path=self.path)
-        wrong = [field.name for field in COLUMNS if self._file.schema_arrow.field(field.name).type != field.type]
-        if wrong:
-            raise StoreError(f"has {', '.join(wrong)} of another type; make the store again", path=self.path)
         self.version = json.dumps([self.about[name] for name in CHECKSUMS])
-        self._is_sound = bytearray(len(groups))
-        self._has_times_of_sources = set(LATER.names) <= set(self._file.schema_arrow.names)
-        self._label_names = [name for name in self._file.schema_arrow.names if name not in WRITTEN.names]
-        self._groups: OrderedDict[tuple[int, str], pa.Table] = OrderedDict()
-        self._kept_bytes = 0
+        names = self._rows.schema.names
+        self._has_times_of_sources = set(LATER.names) <= set(names)
+        self._label_names = [name for name in names if name not in WRITTEN.names]
         self._kept_places = cached_method(self._read_places, KEPT_VIDEOS)
         self._kept_times = cached_method(self._read_times, KEPT_VIDEOS)
 
@@ -349,26 +335,22 @@ class FrameIndex:
     __del__ = close  # one of Arrow's threads may hold the file for a moment after the last read
 
     def __len__(self) -> int:
-        return int(self._file.metadata.num_rows)
+        return len(self._rows)
 
     def ids(self) -> Ids:
         """Ids in order."""
-        found = [self._read(number, ("id",))["id"] for number in range(len(self._first_ids))]
-        return Ids.of_column(pa.chunked_array([chunk for column in found for chunk in column.chunks], pa.string()))
+        return self._rows.ids()
 
     def sizes(self) -> npt.NDArray[np.int64]:
         """Return (V, 3): number of frames, height and width of each video, in order."""
-        names = ("num_frames", "height", "width")
-        tables = (self._read(number, names) for number in range(len(self._first_ids)))
-        found = [np.stack([table[name].to_numpy() for name in names], 1) for table in tables]
-        return np.concatenate([np.empty((0, 3), np.int64), *found]).astype(np.int64)
+        return self._rows.sizes()
 
     def places(self, id_: str) -> FrameLocations:
         """Return the positions of the frames of a video. Raises KeyError."""
         return self._kept_places(id_)
 
     def _read_places(self, id_: str) -> FrameLocations:
-        row = self._row(id_, PLACES)
+        row = self._rows.row(id_, PLACES)
         offsets, sizes, crc32 = (_values(row, name) for name in ("offsets", "sizes", "crc32"))
         if not len(offsets) == len(sizes) == len(crc32):
             raise StoreError(
@@ -385,8 +367,8 @@ class FrameIndex:
         return self._kept_times(id_)
 
     def _read_times(self, id_: str) -> FrameTimes:
-        names = ["pts", "time_base_num", "time_base_den", "frame_rate_num", "frame_rate_den"]
-        row = self._row(id_, names)
+        names = ("pts", "time_base_num", "time_base_den", "frame_rate_num", "frame_rate_den")
+        row = self._rows.row(id_, names)
         base_num, base_den, rate_num, rate_den = (row[name][0].as_py() for name in names[1:])
         if not all(part and part > 0 for part in (base_num, base_den, *((rate_num, rate_den) if rate_num else ()))):
             raise StoreError(
@@ -402,7 +384,7 @@ class FrameIndex:
         """Return the source frames that a video shows; None if the index does not store them. Raises KeyError."""
         if not self._has_times_of_sources:
             return None
-        row = self._row(id_, ["source_frames", *LATER.names])
+        row = self._rows.row(id_, ("source_frames", *LATER.names))
         base = [row[name][0].as_py() for name in LATER.names[1:]]
         if not all(part and part > 0 for part in base):
             return None
@@ -412,12 +394,11 @@ class FrameIndex:
         return SourceMap(frames, pts, Fraction(*base))
 
     def labels(self, id_: str) -> dict[str, Any]:
-        return self._labels_in(self._row(id_, ["id", *self._label_names])).of(id_)
+        return self._labels_in(self._rows.row(id_, ("id", *self._label_names))).of(id_)
 
     def label_columns(self, only: Collection[str] | None = None) -> Labels:
         """Return the labels of all videos in order, or of the ids in `only`."""
-        names = ("id", *self._label_names)
-        tables = [self._read(number, names) for number in range(len(self._first_ids))]
+        tables = [*self._rows.tables(("id", *self._label_names))]
         if only is not None:
             tables = [table.filter(pc.is_in(table["id"], pa.array(only, pa.string()))) for table in tables]
         return joined([self._labels_in(table) for table in tables]) if tables else Labels(())
@@ -438,10 +419,10 @@ class FrameIndex:
 
     def _videos(self, only: Collection[str] | None) -> Iterator[IndexedVideo]:
         wanted = None if only is None else pa.array(only, pa.string())
-        for number in range(len(self._first_ids)):
-            if wanted is not None and not pc.any(pc.is_in(self._read(number, ("id",))["id"], wanted)).as_py():
+        for number in range(self._rows.count):
+            if wanted is not None and not pc.any(pc.is_in(self._rows.read(number, ("id",))["id"], wanted)).as_py():
                 continue
-            table = self._read(number, None)
+            table = self._rows.read(number, None)
             table = table if wanted is None else table.filter(pc.is_in(table["id"], wanted))
             for place in range(len(table)):
                 row = table.slice(place, 1)
@@ -469,34 +450,6 @@ class FrameIndex:
                     else None,
                 )
 
-    def _row(self, id_: str, columns: list[str]) -> pa.Table:
-        number = bisect_right(self._first_ids, id_) - 1
-        if number >= 0:
-            ids = self._read(number, ("id",))["id"].to_pylist()
-            place = bisect_right(ids, id_) - 1
-            if ids[place] == id_:
-                return self._read(number, tuple(columns)).slice(place, 1)
-        raise KeyError(f"{id_!r} is not in {self.path.parent}")
-
-    def _read(self, number: int, columns: tuple[str, ...] | None) -> pa.Table:
-        key = (number, ",".join(columns or ("*",)))
-        if key in self._groups:
-            self._groups.move_to_end(key)
-            return self._groups[key]
-        if not self._is_sound[number]:
-            self._check_group(number)
-        try:
-            table = self._file.read_row_group(
-                number, columns=None if columns is None else list(columns), use_threads=False
-            )
-        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-            raise StoreError(f"is damaged in row group {number}: {error}", path=self.path) from error
-        self._groups[key] = table.combine_chunks()
-        self._kept_bytes += self._groups[key].nbytes
-        while self._kept_bytes > KEPT_BYTES and len(self._groups) > 1:
-            self._kept_bytes -= self._groups.popitem(last=False)[1].nbytes
-        return self._groups[key]
-
     def _check_group(self, number: int) -> None:
         start, end = self._starts[number : number + 2]
         try:
@@ -509,20 +462,6 @@ class FrameIndex:
                 "run the same command again, or restore the file",
                 path=self.path,
             )
-        self._is_sound[number] = 1
-
-
-@contextmanager
-def _system_allocator() -> Iterator[None]:
-    """Let a Parquet file opened in this block use the system's allocator. Arrow's keeps 40 MB that it does not need, in
-    each process that reads.
-    """
-    before = pa.default_memory_pool()
-    pa.set_memory_pool(pa.system_memory_pool())
-    try:
-        yield
-    finally:
-        pa.set_memory_pool(before)
 
 
 def _values(row: pa.Table, column: str) -> Any:

@@ -26,7 +26,7 @@ from vidprep.formats.manifest import Labels, ManifestRow, differing, label_colum
 from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, SourceMap, VideoFacts, cannot_be_read
 from vidprep.formats.stores.index import INDEX_NAME, FrameIndex, FrameLocations, IndexedVideo, write_index
 from vidprep.formats.stores.shards import StoreLayout
-from vidprep.formats.video import resized, resized_picture
+from vidprep.formats.video import resized_picture, write_rgb
 
 # A few kB can claim any size and any number of scans; encoders write about ten scans.
 MAX_PIXELS, MAX_SCANS = 1 << 28, 100
@@ -84,7 +84,7 @@ def decode_rows(
                 made = _decoded(data, size if size != full else None, fast=fast, buffer=row).shape[:2]
             elif size == full and (frame := _planes(data)) is not None:
                 made = frame.height, frame.width
-                resized(frame, row)
+                write_rgb(frame, row)
             else:
                 picture = _decoded(data, size if size != full else None, fast=fast)
                 made = picture.shape[:2]

@@ -10,7 +10,7 @@ import json
 import os
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -37,7 +37,8 @@ class ReadOptions:
             raise StoreError(f"{option} is for {takers}", path=folder)
 
 
-ENCODED = "encoded"
+ENCODED, VIDEO_SHARDS = "encoded", "shards"  # videos in files of their own, or in tar shards; one reader for both
+VIDEO_STORES = ("files", VIDEO_SHARDS)
 SEARCHED = 1000  # subfolders that are searched for stores, to name them
 
 
@@ -61,7 +62,7 @@ STORES_OF_FRAMES = {
     "webdataset": StoreKind("*.tar"),
     "tensor": StoreKind("tensor.json", is_coded=False),
 }
-SIGN_OF_ENCODED = "manifest*.parquet"
+SIGNS_OF_ENCODED = ("gops.parquet", "manifest*.parquet")
 MAX_RUN_BYTES = 1 << 20
 
 
@@ -72,7 +73,9 @@ class _Store(Protocol):
 
 
 def layout_of(name: str) -> StoreLayout:
-    """Return the layout of a store that `vidprep burst` writes."""
+    """Return the layout of a store of shards."""
+    if name == VIDEO_SHARDS:
+        return cast("StoreLayout", import_module("vidprep.formats.stores.webdataset").VIDEO_LAYOUT)
     return _module(name).LAYOUT
 
 
@@ -84,14 +87,15 @@ def open_store(
     fast: bool = False,
     hardware: str | None = None,
 ) -> FrameStore:
-    """Open a store of videos: a destination of `transcode` or `burst`, or a folder of GulpIO or WebDataset.
+    """Open a store of videos: a destination of `transcode` or `burst`, a folder that `vidprep index` has indexed, or one of
+    GulpIO or WebDataset.
 
     ``store.ids`` lists the videos, ``store[id].frames([0, 5, -1])`` reads frames, ``store[id].timestamps`` are their
     times and ``store.labels(id)`` the labels of a video, for every kind of store.
 
     Args:
         path: The folder.
-        checksum: Check the CRC-32 of every frame that is read, if the store has one.
+        checksum: Check the CRC-32 of every frame or GOP that is read, if the store has one.
         short_side: Decode JPEGs at the smallest n/8 of their size (n = 1 to 8) whose shorter side is at least this many
             pixels.
         fast: Decode faster and less exactly: JPEGs with libjpeg's fast DCT and upsampling (a fifth quicker, colours
@@ -127,19 +131,19 @@ def open_store(
         ):
             raise StoreError(f"contains stores but is not one itself; open one: {', '.join(inner[:10])}", path=folder)
         raise StoreError(
-            f"is not a store: nothing named {', '.join(_signs().values())} in it; make one with `vidprep transcode` or `burst`, or give "
-            "VideoDataset a list of video files",
+            f"is not a store: nothing named {', '.join(chain(*_signs().values()))} in it; make one with `vidprep transcode` or "
+            "`burst`, or give VideoDataset a list of video files",
             path=folder,
         )
     return _module(kind).open_here(folder, options)
 
 
 def kind_made_by_run(folder: Path) -> str | None:
-    """Return `encoded` or the name of the store in .vidprep/run.json; None if the file is missing or unreadable."""
+    """Return `encoded`, `shards` or the name of the store in .vidprep/run.json; None if it is missing or unreadable."""
     try:
         with os.fdopen(open_unlinked(folder / ".vidprep" / "run.json", os.O_RDONLY), "rb") as file:
             settings = json.loads(file.read(MAX_RUN_BYTES))["settings"]
-            return ENCODED if "encoder" in settings else str(settings["frames"]["store"])
+            return str(settings.get("store", ENCODED)) if "encoder" in settings else str(settings["frames"]["store"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -152,17 +156,17 @@ def kind_of_folder(folder: Path) -> str | None:
     """
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if entry.is_file()]
-    there = [kind for kind, sign in _signs().items() if fnmatch.filter(names, sign)]
+    there = [kind for kind, signs in _signs().items() if any(fnmatch.filter(names, sign) for sign in signs)]
     made = kind_made_by_run(folder)
     if made in there:
         return made
-    if made in _signs():
+    if made in (*_signs(), VIDEO_SHARDS) or SIGNS_OF_ENCODED[0] in names:
         return ENCODED if ENCODED in there else None
     return there[0] if there else None
 
 
-def _signs() -> dict[str, str]:
-    return {name: kind.sign for name, kind in STORES_OF_FRAMES.items()} | {ENCODED: SIGN_OF_ENCODED}
+def _signs() -> dict[str, tuple[str, ...]]:
+    return {name: (kind.sign,) for name, kind in STORES_OF_FRAMES.items()} | {ENCODED: SIGNS_OF_ENCODED}
 
 
 def _module(name: str) -> _Store:

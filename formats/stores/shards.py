@@ -21,6 +21,7 @@ from vidprep.formats.manifest import ManifestRow, Recorded
 from vidprep.formats.storage import open_unlinked
 
 COPY_BYTES = 1 << 20
+TAR_BLOCK = 512
 FLUSH_BYTES = 32 << 20  # go to the disk while the workers work, so that closing a shard does not wait for all of it
 NUMBERED_SHARD = re.compile(r"data-(\d{5,}(p\d{5})?-)?\d{5,}", re.ASCII)
 PARTS_MAX = 100_000  # a run's number is that of its lease, times this, plus one and its index where it is a part of an array run
@@ -36,14 +37,13 @@ class StoreLayout(ABC):
         index_files: Globs of the files that hold positions of units
         shows_dead_bytes: Whether other tools' readers see units without a row
         holds_labels: Whether shards contain ids and labels, so that each split is a separate store
-        takes_videos: Whether encoded videos can be stored as they are
     """
 
     name: str
     suffix: str
     tail = b""
     index_files: tuple[str, ...] = ()
-    shows_dead_bytes = holds_labels = takes_videos = False
+    shows_dead_bytes = holds_labels = False
 
     def shard_name(self, run: int, number: int) -> str:
         """Return the name of a shard. `run` is 0 in a packed store."""
@@ -62,12 +62,16 @@ class StoreLayout(ABC):
         return ()
 
     def serialize(self, _row: ManifestRow, frames: BinaryIO, /) -> Iterator[bytes]:
-        """Return the bytes of a unit in a shard. `frames` are back to back, with sizes in `row.frame_sizes`."""
+        """Return the bytes of a unit in a shard. `frames` are back to back, with sizes in `row.frame_sizes`; or a video."""
         return copy(frames)
 
     def offsets(self, row: ManifestRow) -> list[int]:
         """Return the position of each frame of a unit in its shard."""
         return list(accumulate(row.frame_sizes or (), initial=row.offset or 0))[:-1]
+
+    def payload(self, row: ManifestRow) -> list[tuple[int, int]]:
+        """Return position and size in the shard of what `serialize` takes: the frames of a unit, or its video."""
+        return list(zip(self.offsets(row), row.frame_sizes or (), strict=True))
 
     @abstractmethod
     def write_index(self, root: Path, rows: Iterable[ManifestRow], about: Mapping[str, Any], /) -> Iterator[Path]:
@@ -101,7 +105,7 @@ class ShardWriter:
 
     def append(self, row: ManifestRow, frames: BinaryIO) -> Recorded:
         """Append a unit to the newest shard or a new one; return its position. Raises OSError."""
-        return self._append(self._layout.serialize(row, frames), sum(row.frame_sizes or ()))
+        return self._append(self._layout.serialize(row, frames), row.size_bytes or 0)
 
     def copy(self, row: ManifestRow, stored: Iterator[bytes]) -> Recorded:
         """Copy a unit from another shard; return its position. Raises OSError."""

@@ -12,7 +12,6 @@ Nothing is unpacked by name; a tar whose names lead outside its folder is refuse
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import tarfile
@@ -45,6 +44,7 @@ from vidprep.formats.storage import (
     whole_between,
 )
 from vidprep.formats.stores.base import (
+    FilePart,
     Frames,
     FrameStore,
     Handles,
@@ -59,18 +59,18 @@ from vidprep.formats.stores.base import (
 from vidprep.formats.stores.encoded import VideoReader, fill_from
 from vidprep.formats.stores.indexed import decode_rows, read_runs, scaled_size
 from vidprep.formats.stores.registry import ReadOptions
-from vidprep.formats.stores.shards import StoreLayout
+from vidprep.formats.stores.shards import TAR_BLOCK, StoreLayout, copy
 
 VIDEO_SUFFIXES = ("mp4", "webm", "mkv")
 IMAGE_SUFFIXES = ("jpg", "jpeg")
 KEPT_REFUSALS = 5
 DIGITS_MAX = 18
-TAR_BLOCK = 512
+USTAR_BYTES_MAX = 8 << 30
 
 
 class TarLayout(StoreLayout):
     name, suffix, tail = "webdataset", ".tar", bytes(2 * TAR_BLOCK)
-    shows_dead_bytes = holds_labels = takes_videos = True
+    shows_dead_bytes = holds_labels = True
 
     def serialize(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
         key = sample_key(row.id)
@@ -100,13 +100,40 @@ def sample_key(unit_id: str) -> str:
 
 def tar_member(name: str, data: bytes) -> Iterator[bytes]:
     """Yield a file of a tar archive: header, bytes, and padding to the next block."""
-    header = tarfile.TarInfo(name)
-    header.size, header.mtime, header.mode = len(data), 0, 0o644
-    yield header.tobuf(tarfile.USTAR_FORMAT)
+    yield tar_header(name, len(data))
     yield data + bytes(-len(data) % TAR_BLOCK)
 
 
-LAYOUT = TarLayout()
+def tar_header(name: str, size: int) -> bytes:
+    """Return the header of a file of a tar archive: one block, which depends on nothing else."""
+    header = tarfile.TarInfo(name)
+    header.size, header.mtime, header.mode = size, 0, 0o644
+    return header.tobuf(tarfile.USTAR_FORMAT if size < USTAR_BYTES_MAX else tarfile.GNU_FORMAT)
+
+
+class VideoTarLayout(TarLayout):
+    """Tar shards whose samples are an encoded video and its `.json`."""
+
+    name = "shards"
+
+    def serialize(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
+        key, size = sample_key(row.id), row.size_bytes or 0
+        gop = (row.keyframes or [0])[1] if len(row.keyframes or ()) > 1 else row.num_frames
+        times = {"pts": row.pts, "time_base": [row.time_base_num, row.time_base_den]} if row.pts is not None else {}
+        about = {"id": row.id, "gop": gop} | described(row) | times
+        yield tar_header(f"{key}.{row.container}", size)
+        yield from copy(frames)
+        yield bytes(-size % TAR_BLOCK)
+        yield from tar_member(f"{key}.json", json.dumps(about, ensure_ascii=False, default=str).encode())
+
+    def payload(self, row: ManifestRow) -> list[tuple[int, int]]:
+        return [((row.offset or 0) + TAR_BLOCK, row.size_bytes or 0)]
+
+    def offsets(self, row: ManifestRow) -> list[int]:
+        return [offset for offset, _ in self.payload(row)]
+
+
+LAYOUT, VIDEO_LAYOUT = TarLayout(), VideoTarLayout()
 
 
 def open_here(folder: Path, options: ReadOptions) -> TarStore:
@@ -270,8 +297,7 @@ class TarStore(FrameStore):
         sample = self._sample(id_)
         assert sample.video is not None
         path = self.path / sample.tar
-        data = io.BufferedReader(_Window(path, *sample.video))
-        return VideoReader(data, path, id_, self.facts(id_), fast=self._fast)
+        return VideoReader(FilePart(path, *sample.video).buffered(), path, id_, self.facts(id_), fast=self._fast)
 
     def coded(self, id_: str) -> list[memoryview] | None:
         sample = self._sample(id_)
@@ -319,29 +345,6 @@ def _object(data: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"a .json holds no object, but {type(found).__name__}")
     return found
-
-
-class _Window(io.RawIOBase):
-    """A part of a file as a seekable file object."""
-
-    def __init__(self, path: Path, offset: int, size: int) -> None:
-        self._file, self._offset, self._size, self._at = ShardFile(path), offset, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        size = min(len(buffer), max(0, self._size - self._at))
-        read = os.preadv(self._file.number, [memoryview(buffer)[:size]], self._offset + self._at)
-        self._at += read
-        return read
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
 
 
 def _plain_files(tar: tarfile.TarFile, end: int) -> Iterator[tuple[str, int, int]]:

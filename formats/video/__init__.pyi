@@ -1,8 +1,15 @@
 from .audio_decoder import AudioDecoder as AudioDecoder, AudioPacket as AudioPacket
+from .gop_frames import DecoderConfig as DecoderConfig, GopDecoders as GopDecoders
 from .jpeg import JpegCoder as JpegCoder, jpeg_coder as jpeg_coder
 from .midway import FrameProperties as FrameProperties, HeldBackFrames as HeldBackFrames, properties_of as properties_of
 from .numbered import NumberedFrames as NumberedFrames
 from .options import EncoderOptions as EncoderOptions
+from .packets import (
+    PacketIndex as PacketIndex,
+    PacketIndexer as PacketIndexer,
+    PacketSpan as PacketSpan,
+    spans_of as spans_of,
+)
 from .picture_facts import (
     Turn as Turn,
     hdr_metadata_of as hdr_metadata_of,
@@ -28,8 +35,8 @@ from .rgb import (
     STRETCH as STRETCH,
     UNSPECIFIED as UNSPECIFIED,
     ToRgb as ToRgb,
-    resized as resized,
     resized_picture as resized_picture,
+    write_rgb as write_rgb,
 )
 from .rgb16 import deep_resized as deep_resized, deep_rgb as deep_rgb
 from .seek import SeekPoint as SeekPoint, jump_to as jump_to, seek_to as seek_to, survey_of as survey_of

@@ -18,7 +18,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.model import VideoFacts, rescale
+from vidprep.formats.model import VideoFacts
 from vidprep.formats.video.pyav import demuxed, fraction, open_input, reason_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url
 
@@ -142,8 +142,4 @@ class NumberedFrames:
 
     def _ticks(self, number: int) -> int:
         """Return the PTS of a frame in the file."""
-        facts = self._facts
-        if facts.pts is not None and facts.time_base is not None:
-            return self._origin_pts + rescale(int(facts.pts[number]), facts.time_base, self._base)
-        assert facts.frame_rate is not None
-        return self._origin_pts + rescale(number, 1 / facts.frame_rate, self._base)
+        return self._origin_pts + self._facts.tick_of(number, self._base)

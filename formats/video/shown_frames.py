@@ -1,4 +1,4 @@
-"""Read from a packet's headers how many frames it displays, and whether decoding can begin there.
+"""Read from a packet's headers how many frames it displays, whether decoding can begin there, and whether others need it.
 
 A packet may be hidden, or be one of two fields.
 
@@ -37,12 +37,16 @@ class PacketInfo(NamedTuple):
         is_entry: Whether every frame from this packet on can be decoded; None if its headers do not tell
         needed_later: Whether later packets need its contents, such as the orientation or other parameters
         turns: Whether it contains the orientation
+        is_reference: Whether a frame of its temporal layer may refer to it. Only H.264, HEVC and AV1 tell; else True
+        temporal_layer: Its temporal layer; frames of higher ones may refer to it anyway
     """
 
     frames: int = 1
     is_entry: bool | None = None
     needed_later: bool = False
     turns: bool = False
+    is_reference: bool = True
+    temporal_layer: int = 0
 
 
 def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], PacketInfo] | None:
@@ -60,7 +64,15 @@ def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], 
 
     def count(packet: bytes) -> PacketInfo:
         try:
-            return PacketInfo(counter.count(packet), counter.is_entry, counter.needed_later, counter.turns)
+            frames = counter.count(packet)
+            return PacketInfo(
+                frames,
+                counter.is_entry,
+                counter.needed_later,
+                counter.turns,
+                counter.is_reference,
+                counter.temporal_layer,
+            )
         except (IndexError, KeyError, ValueError):
             return PacketInfo()
 
@@ -161,6 +173,7 @@ class _Parameters:
 class _H264:
     is_entry: bool | None = None
     needed_later = turns = False
+    is_reference, temporal_layer = True, 0
 
     def __init__(self, record: bytes) -> None:
         self._sequences: dict[int, _Sequence] = {}
@@ -193,7 +206,7 @@ class _H264:
             self._sequence_of[number] = bits.ue()
 
     def count(self, packet: bytes) -> int:
-        shown, self.is_entry, self.turns = 0, None, False
+        shown, self.is_entry, self.turns, self.is_reference = 0, None, False, False
         for unit in _units(packet, self._length_bytes):
             kind = unit[0] & 31
             if kind in (7, 8):
@@ -207,6 +220,7 @@ class _H264:
             elif kind in (1, 2, 5):
                 if kind == 5:
                     self.is_entry = True
+                self.is_reference |= unit[0] & 0x60 != 0
                 shown += self._opens_frame(unit)
         self.needed_later = self._parameters.end_packet() or self.turns
         return shown
@@ -281,6 +295,7 @@ def _skip_scaling_list(bits: _Bits, size: int) -> None:
 class _Hevc:
     is_entry: bool | None = None
     needed_later = turns = False
+    is_reference, temporal_layer = True, 0
 
     def __init__(self, record: bytes) -> None:
         self._hides: dict[
@@ -312,12 +327,16 @@ class _Hevc:
             self._hides[number] = bool(bits.u(1)), bits.u(3)
 
     def count(self, packet: bytes) -> int:
-        shown, self.is_entry, self.turns = 0, None, False
+        shown, self.is_entry, self.turns, self.is_reference = 0, None, False, False
         for unit in _units(packet, self._length_bytes):
             kind, layer = unit[0] >> 1 & 63, (unit[0] & 1) << 5 | unit[1] >> 3
             if layer:
                 continue
             if kind < 32:
+                self.is_reference |= (
+                    kind >= 16 or kind % 2 == 1
+                )  # even types: no reference of its own layer (table 7-1)
+                self.temporal_layer = (unit[1] & 7) - 1
                 shown += self._is_shown(kind, unit)
             elif kind in (36, 37):  # the end of a sequence, or of the stream
                 self._at_start = True
@@ -347,6 +366,7 @@ class _Hevc:
 class _Vp9:
     is_entry = None
     needed_later = turns = False
+    is_reference, temporal_layer = True, 0
 
     def __init__(self, _record: bytes) -> None:
         pass
@@ -384,6 +404,7 @@ class _Vp9:
 class _Av1:
     is_entry = None
     needed_later = turns = False
+    is_reference, temporal_layer = True, 0
 
     def __init__(self, record: bytes) -> None:
         self._is_still = False

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -38,18 +38,19 @@ class Sound:
 
     Args:
         origin: Time of the file in seconds at which its video starts.
+        data: File object of a video inside a shard.
 
     Raises:
         StoreError: The file cannot be read.
     """
 
-    def __init__(self, path: Path, id_: str, origin: Fraction) -> None:
-        self._path, self._id, self._origin = path, id_, origin
+    def __init__(self, path: Path, id_: str, origin: Fraction, data: BinaryIO | None = None) -> None:
+        self._path, self._id, self._origin, self._data = path, id_, origin, data
         self._open()
 
     def _open(self) -> None:
         try:
-            self._container = open_input(file_url(self._path), READ_OPTIONS)
+            self._container = open_input(self._data or file_url(self._path), READ_OPTIONS)
         except (AvError, OSError, ValueError) as error:
             raise StoreError(f"cannot be read: {reason_of(error)}", path=self._path) from error
         self._is_at_start = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,19 @@ import pyarrow.compute as pc
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.storage import open_regular
-from vidprep.formats.stores import ENCODED, STORES_OF_FRAMES, FrameStore, StoreLayout, layout_of, open_store
+from vidprep.formats.stores import (
+    ENCODED,
+    GOPS_NAME,
+    STORES_OF_FRAMES,
+    VIDEO_SHARDS,
+    FrameStore,
+    StoreLayout,
+    VideoStore,
+    differing_rows,
+    layout_of,
+    open_store,
+)
+from vidprep.transcode.media import frame_checksum
 from vidprep.transcode.sources import STATE_DIR
 
 LAST_BYTE = 2**60
@@ -102,6 +114,43 @@ def faults_of_store(destination: Path, layout: StoreLayout, places: pa.Table, ro
     yield from layout.faults_of_index(destination, rows, are_all=len(rows) == len(places))
 
 
+def faults_of_gop_index(destination: Path, kind: str) -> Iterator[str]:
+    """Yield a line for each difference between `gops.parquet` and the manifest.
+
+    Files that an earlier version made need no index: they are read by their containers.
+    """
+    path = destination / GOPS_NAME
+    if not path.exists():
+        if kind == VIDEO_SHARDS:
+            yield f"{path}: is not there; `vidprep index {destination}` makes it"
+        return
+    try:
+        yield from (f"{path}: {id_}: {why}" for id_, why in differing_rows(destination))
+    except StoreError as error:
+        yield f"{error}; `vidprep index {destination}` makes it again"
+
+
+def faults_of_gops(destination: Path, row: ManifestRow, checksums: Sequence[int]) -> Iterator[str]:
+    """Yield a line for each GOP whose bytes are damaged, or that decodes alone to other frames than in order.
+
+    Args:
+        destination: The destination.
+        row: Row of the video.
+        checksums: Checksum of every frame, decoded in order.
+    """
+    store = _opened(destination, _state(destination))
+    if not isinstance(store, VideoStore) or store.entry(row.id).packets is None:
+        return
+    for begin, end in pairwise([*(store.facts(row.id).keyframes or ()), len(checksums)]):
+        try:
+            for number, frame in store.decoded(row.id, range(begin, end)):
+                if frame_checksum(frame) != checksums[number]:
+                    yield f"frame {number} is another picture if only its GOP is decoded, from frame {begin} on"
+                    break
+        except StoreError as error:
+            yield f"its GOP from frame {begin} on cannot be read alone: {error.message}"
+
+
 ALL_OF, SEQUENCES, SEQUENCE_FRAMES = 64, 4, 8
 MAX_FRAMES_IN_MEMORY = 64 << 20  # bytes
 
@@ -118,8 +167,8 @@ def opened_ids(destination: Path, kind: str) -> tuple[pa.Array | None, str]:
         found = pa.array(store.ids, pa.string())
     except (StoreError, OSError) as error:
         return None, f"open_store does not open it: {error}"
-    if store.kind != kind:
-        due = "encoded videos" if kind == ENCODED else f"a {kind} store"
+    if store.kind != (ENCODED if kind == VIDEO_SHARDS else kind):
+        due = "encoded videos" if kind in (ENCODED, VIDEO_SHARDS) else f"a {kind} store"
         return None, f"{destination}: was made as {due}, open_store opens it as {store.kind}: another store hides it"
     return found, ""
 

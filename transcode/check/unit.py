@@ -12,6 +12,7 @@ import random
 import time
 import zlib
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -26,7 +27,7 @@ from vidprep.formats.errors import FfmpegError, StoreError, VerifyError, Vidprep
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, rescale
 from vidprep.formats.storage import open_regular, sha256_of
-from vidprep.formats.stores import StoreLayout, layout_of
+from vidprep.formats.stores import VIDEO_SHARDS, StoreLayout, layout_of
 from vidprep.formats.video import (
     SeekPoint,
     Source,
@@ -39,7 +40,7 @@ from vidprep.formats.video import (
     visible_bytes,
 )
 from vidprep.transcode.check.other_readers import LOADERS
-from vidprep.transcode.check.reading import faults_of_reading, sample_of
+from vidprep.transcode.check.reading import faults_of_gops, faults_of_reading, sample_of
 from vidprep.transcode.media import (
     ANY_FRAMES,
     FrameScorer,
@@ -48,13 +49,14 @@ from vidprep.transcode.media import (
     QualityReport,
     QualitySums,
     SourceFacts,
+    frame_checksum,
     is_of_this_pyav,
     measure_file,
     score_with_ffmpeg,
     timing_of,
 )
 from vidprep.transcode.settings import RunSettings, VideoOutput
-from vidprep.transcode.sources import Unit
+from vidprep.transcode.sources import Unit, scratch_folder
 
 SAME_DB, SAME_SSIM, SAME_LEVELS = 0.01, 0.0001, 0
 # Another version's decoders and scaler may round otherwise.
@@ -164,14 +166,19 @@ def check_unit(check: Check) -> UnitResult:
     row, started = check.row, time.perf_counter()
     path = check.destination / row.file_name
     done = UnitResult(row.id, row.file_name, row.sha256, int(time.time()), check.read_as())
-    try:
-        done.faults += (_faults_of_video if check.is_video else _faults_of_frames)(path, check)
-        if check.source is not None and not done.faults:
-            done.faults += _against_source(path, check, check.source, done)
-    except (VidprepError, AvError, OSError, ValueError) as error:
-        done.faults.append(f"cannot be read: {error}")
-    if check.seeks and not done.faults:
-        done.faults += _faults_of_seeks(path, check, done)
+    with ExitStack() as stack:
+        try:
+            file = path
+            if check.is_video and row.offset is not None:
+                file = stack.enter_context(scratch_folder()) / f"video.{row.container}"
+                done.faults += _faults_of_member(path, row, file)
+            done.faults += (_faults_of_video if check.is_video else _faults_of_frames)(file, check)
+            if check.source is not None and not done.faults:
+                done.faults += _against_source(file, check, check.source, done)
+        except (VidprepError, AvError, OSError, ValueError) as error:
+            done.faults.append(f"cannot be read: {error}")
+        if check.seeks and not done.faults:
+            done.faults += _faults_of_seeks(file, check, done)
     done.faults = [f"{path}: {row.id}: {fault}" for fault in done.faults]
     done.seconds = time.perf_counter() - started
     return done
@@ -186,6 +193,15 @@ def _against_source(path: Path, check: Check, source: Unit, done: UnitResult) ->
         return faults
     changed = f"{source.path} changed after it was read; if it was replaced, run again to process this video"
     return [f"{changed} ({'; '.join(faults)})"]
+
+
+def _faults_of_member(shard: Path, row: ManifestRow, file: Path) -> Iterator[str]:
+    """Write the video of a shard to a file of its own, and yield a line if what surrounds it is damaged."""
+    layout = layout_of(VIDEO_SHARDS)
+    (video,), complete = _stored(shard, row, layout)
+    file.write_bytes(video)
+    if complete != b"".join(layout.serialize(row, io.BytesIO(video))):
+        yield f"around the video, from offset {row.offset}, the shard differs from what was written"
 
 
 def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
@@ -210,10 +226,11 @@ def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
             if [pts for pts, _ in shown] != [rescale(pts, base, time_base_of(stream)) for pts in row.pts]:
                 yield "its frame times differ from the manifest"
         container.seek(0)
-        sizes = []
+        sizes, checksums = [], []
         sampled, expected, to_rgb = set(sample_of(row)), dict[int, int](), ToRgb()
         for number, frame in enumerate(container.decode(stream)):
             sizes.append((frame.width, frame.height))
+            checksums.append(frame_checksum(frame))
             if not number and turn_of(frame) != Turn():
                 yield "it has a display matrix, by which players turn its upright pictures"
             if number in sampled:
@@ -225,6 +242,7 @@ def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
                 yield f"frame {number} is {width}x{height}, {row.width}x{row.height} was written"
                 break
     if check.opens and list(expected) == sorted(sampled):
+        yield from faults_of_gops(check.destination, row, checksums)
         yield from faults_of_reading(check.destination, row, expected)
 
 
@@ -261,7 +279,7 @@ def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
 
 
 def _stored(path: Path, row: ManifestRow, layout: StoreLayout) -> tuple[list[bytes], bytes]:
-    """Return the frames of a unit, and all its bytes in the shard."""
+    """Return the frames of a unit, or its video, and all its bytes in the shard."""
     assert row.offset is not None and row.stored_bytes is not None
     with open_regular(path) as shard:
         shard.seek(row.offset)
@@ -270,8 +288,8 @@ def _stored(path: Path, row: ManifestRow, layout: StoreLayout) -> tuple[list[byt
         raise StoreError(
             f"the shard ends at byte {row.offset + len(complete)}; it goes on to {row.offset + row.stored_bytes}"
         )
-    begins = [offset - row.offset for offset in layout.offsets(row)]
-    return [complete[at : at + size] for at, size in zip(begins, row.frame_sizes or (), strict=True)], complete
+    places = [(offset - row.offset, size) for offset, size in layout.payload(row)]
+    return [complete[at : at + size] for at, size in places], complete
 
 
 # ------------------------------------------------------------------------------------------------ against the source

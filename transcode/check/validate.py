@@ -31,11 +31,12 @@ from vidprep.formats.errors import (
 )
 from vidprep.formats.manifest import ManifestRow, manifest_paths, manifest_rows, read_table, with_columns
 from vidprep.formats.storage import open_unlinked, parse_json, read_regular, refuse_links, replacing
-from vidprep.formats.stores import layout_of
+from vidprep.formats.stores import ENCODED, layout_of
 from vidprep.transcode.check.other_readers import installed
 from vidprep.transcode.check.reading import (
     PLACES,
     differing_ids,
+    faults_of_gop_index,
     faults_of_others,
     faults_of_store,
     files_without_row,
@@ -179,9 +180,11 @@ def check_destination(
     names = set(pc.unique(there["file_name"]).to_pylist())
     faults += (
         files_without_row(destination, names)
-        if is_video
+        if kind == ENCODED
         else faults_of_store(destination, layout_of(kind), there, rows)
     )
+    if is_video:
+        faults += faults_of_gop_index(destination, kind)
     faults += faults_of_others(destination, kind, names)
     unopened = None
     if found is None:

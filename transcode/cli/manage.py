@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from vidprep.formats.errors import SettingsError, count_of, printable
+from vidprep.formats.errors import SettingsError, StoreError, count_of, printable
 from vidprep.formats.option import Option
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
 from vidprep.formats.storage import ArrowStream
-from vidprep.formats.stores import STORES_OF_FRAMES
+from vidprep.formats.stores import STORES_OF_FRAMES, VIDEO_STORES
 from vidprep.transcode.cli.command import FolderOrUrl, LocalPath, command_of
 from vidprep.transcode.export import TARGETS
 from vidprep.transcode.settings import BAD_ROWS, parse_bytes, parse_names, typed
@@ -216,7 +216,7 @@ def pack(
     store: str | Path,
     out: str | Path,
     *,
-    to: Annotated[str, Option("What to make.", choices=(*STORES_OF_FRAMES, *TARGETS))],
+    to: Annotated[str, Option("What to make.", choices=(*STORES_OF_FRAMES, *VIDEO_STORES, *TARGETS))],
     quality: Annotated[int, Option("JPEG quality, if STORE has no JPEGs to copy.", "Q", least=1, most=100)] = 90,
     subsampling: Annotated[
         str, Option("Chroma subsampling, if STORE has no JPEGs to copy.", choices=JPEG_SUBSAMPLINGS)
@@ -258,18 +258,24 @@ def pack(
         DestinationError: `out` cannot be written.
         SettingsError: A value is not allowed.
     """
-    from vidprep.formats.stores import open_store
-    from vidprep.transcode.export import carry_over, export, pack_store
+    from vidprep.formats.stores import VIDEO_SHARDS, VideoStore, open_store
+    from vidprep.transcode.export import carry_over, export, pack_store, pack_videos
     from vidprep.transcode.settings import FrameOutput
 
     store, out = Path(store), Path(out)
     opened = open_store(store)
     carried = None if labels is None else carry_over(store, Path(labels) if isinstance(labels, str) else labels)
-    if to in STORES_OF_FRAMES:
-        output = FrameOutput(to, quality, subsampling, parse_bytes(str(shard_size)))
-        count = pack_store(opened, out, output, num_shards=shards or 1, overwrite=overwrite)
-    elif shards is not None:
+    if shards is not None and to in ("files", *TARGETS):
         raise SettingsError(f"<shards>: {to} has no shards; leave it out", shards=shards)
+    shard_bytes = parse_bytes(str(shard_size))
+    if isinstance(opened, VideoStore) and to in (*VIDEO_STORES, "webdataset"):
+        kind = "files" if to == "files" else VIDEO_SHARDS
+        count = pack_videos(opened, out, kind, shard_bytes, num_shards=shards or 1, overwrite=overwrite)
+    elif to in VIDEO_STORES:
+        raise StoreError(f"--to {to} takes a store of encoded videos", path=store)
+    elif to in STORES_OF_FRAMES:
+        output = FrameOutput(to, quality, subsampling, shard_bytes)
+        count = pack_store(opened, out, output, num_shards=shards or 1, overwrite=overwrite)
     else:
         count = export(opened, out, to, FrameOutput("burst", quality, subsampling), overwrite=overwrite)
     if carried is None:
@@ -287,7 +293,8 @@ def pack_command(store: Path, out: Path, **given: Any) -> None:
     """Convert STORE (an output of transcode or burst, or a GulpIO or WebDataset folder) for another tool.
 
     \b
-    burst, gulp, webdataset, tensor   another store; JPEGs are copied unchanged, videos go into tar shards unchanged
+    files, shards                     the videos unchanged, in files of their own or in tar shards with an index
+    burst, gulp, webdataset, tensor   another store; JPEGs are copied unchanged (webdataset of videos: as shards)
     frames                            a folder of img_00001.jpg … for each video
     hf                                a folder for load_dataset("videofolder"), labels included
     torchcodec                        custom_frame_mappings of each video

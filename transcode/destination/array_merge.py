@@ -287,6 +287,7 @@ def _join(whole: Destination, given: list[Labels]) -> None:
     there = {row.id for row in manifest_rows(whole.root) if whole.outputs.has(row)}
     rows = rows.filter(pa.array([id_ in there for id_ in rows["id"].to_pylist()], pa.bool_()))
     whole.write_manifest(rows, (), joined(given) if given else None)
+    whole.outputs.write_gops(())
 
 
 def _forget_parts(whole: Destination, parts: Iterable[Partition]) -> None:
@@ -294,6 +295,7 @@ def _forget_parts(whole: Destination, parts: Iterable[Partition]) -> None:
     storage = whole.storage
     folders = [f"{STATE_DIR}/{name}" for name in storage.folders(STATE_DIR) if name.startswith("part-")]
     storage.remove(*(f"{folder}/{name}" for name in (PART_PLAN_NAME, PART_END_NAME) for folder in folders))
+    storage.remove(*(part.gops_name for part in parts))
     storage.remove(*(part.manifest_name for part in parts))
     for folder in folders:
         if storage.is_remote:

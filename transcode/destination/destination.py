@@ -62,6 +62,7 @@ PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
 WRITTEN_NAME, WRITTEN_BYTES_MAX = "manifest.json", 4096
 UNREADABLE = ".unreadable"
 PARTIAL_LETTERS, TOKEN_LETTERS = 24, 8
+TORN = (".manifest*.partial", ".gops*.partial")
 # Files to fetch from a destination behind a URL.
 STATE = re.compile(
     rf"manifest[^/]*\.parquet|{re.escape(STATE_DIR)}/(?:run\.json|(?:part-\d+-of-\d+/)?(?:{GIVEN_LABELS_NAME}|{SEGMENT.pattern}))"
@@ -122,6 +123,14 @@ class Outputs(Protocol):
 
     def relabel(self) -> None:
         """Rewrite outputs that contain labels, before new labels are written to the manifest."""
+        ...
+
+    def write_gops(self, rows: Iterable[ManifestRow]) -> None:
+        """Write the index of every GOP, if the outputs are videos, when the manifest is written.
+
+        Args:
+            rows: Rows that are in no index yet.
+        """
         ...
 
     def finish(self, *, is_complete: bool) -> None:
@@ -371,7 +380,9 @@ class Destination:
         for leftover in self.partials.iterdir():
             with suppress(OSError):
                 leftover.unlink()
-        names = (f".{self.part.manifest_name}.partial",) if self.part else (".manifest*.partial", *self.outputs.torn)
+        names = (*TORN, *self.outputs.torn)
+        if self.part is not None:
+            names = (f".{self.part.manifest_name}.partial", f".{self.part.gops_name}.partial")
         for torn in [path for name in names for path in self.root.glob(name)] + [*self.state_dir.glob(".*.partial")]:
             remove_file(torn)
 
@@ -391,6 +402,7 @@ class Destination:
         if not self.journal.files() and (labels is None or (self.part and not self.manifest.exists())):
             return
         self.write_manifest(read_table(self.root, only=self.manifest), self.journal.rows(), labels)
+        self.outputs.write_gops(self.journal.rows())
         if gone := {row.id: row.file_name for row in self.journal.rows() if row.status == REMOVED}:
             known = self.known_units()
             named = {unit.file_name for unit in known.values()}

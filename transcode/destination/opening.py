@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from vidprep.formats.manifest import Journal, fence_of, manifest_paths, read_rows, read_table, write_rows
 from vidprep.formats.storage import Storage, is_regular, storage_of
-from vidprep.formats.stores import ENCODED, STORES_OF_FRAMES, kind_made_by_run, layout_of
+from vidprep.formats.stores import ENCODED, GOPS_NAME, STORES_OF_FRAMES, VIDEO_SHARDS, kind_made_by_run, layout_of
 from vidprep.transcode.destination.destination import Destination as Destination
 from vidprep.transcode.destination.labels import (
     GIVEN_LABELS_NAME,
@@ -32,8 +32,10 @@ from vidprep.transcode.destination.run_file import (
     no_room as no_room,
     settings_of,
 )
-from vidprep.transcode.settings import FrameOutput, Output, RunSettings
+from vidprep.transcode.settings import Output, RunSettings
 from vidprep.transcode.sources import STATE_DIR, scratch_folder
+
+KINDS = (*STORES_OF_FRAMES, VIDEO_SHARDS)  # with shards
 
 
 class _Output(NamedTuple):
@@ -42,6 +44,14 @@ class _Output(NamedTuple):
     file_name: str
     status: str
     container: str | None
+    offset: int | None
+
+    @property
+    def kind(self) -> str:
+        """Kind of store that it belongs to."""
+        if self.container in STORES_OF_FRAMES:
+            return str(self.container)
+        return ENCODED if self.offset is None else VIDEO_SHARDS
 
 
 def clear_other_stores(place: Destination, settings: RunSettings) -> None:
@@ -49,20 +59,26 @@ def clear_other_stores(place: Destination, settings: RunSettings) -> None:
     kept = settings.output.store_kind
     place.storage.remove(*_left_by_others(place.storage, place.journal, kept))
     place.storage.remove(*_forget_rows_of_others(place.root, kept))
-    if any(_kind(row.container) != kept for row in place.journal.rows()):
+    if any(row.kind != kept for row in _in_journal(place.journal)):
         place.clear_journal()
+
+
+def _in_journal(journal: Journal) -> list[_Output]:
+    return [_Output(row.file_name, row.status, row.container, row.offset) for row in journal.rows()]
 
 
 def _left_by_others(storage: Storage, journal: Journal, kept: str) -> list[str]:
     """Return files of stores of other kinds than `kept`. Raises DestinationError for a link or a special file."""
     root = storage.root
-    rows = [*read_rows(root, _Output), *(_Output(row.file_name, row.status, row.container) for row in journal.rows())]
-    kinds = {_kind(row.container) for row in rows} | {kind_made_by_run(root)}
+    rows = [*read_rows(root, _Output), *_in_journal(journal)]
+    kinds = {row.kind for row in rows} | {kind_made_by_run(root)}
     kinds |= {_indexed_as(storage, kind) for kind in STORES_OF_FRAMES}
-    others = [layout_of(kind) for kind in STORES_OF_FRAMES if kind in kinds and kind != kept]
+    others = [layout_of(kind) for kind in KINDS if kind in kinds and kind != kept]
     left = {*storage.list(lambda name: any(layout.is_file(name) for layout in others))}
     if kept != ENCODED:
-        left |= {row.file_name for row in rows if row.status == "ok" and _kind(row.container) == ENCODED}
+        left |= {row.file_name for row in rows if row.status == "ok" and row.kind == ENCODED}
+    if kept not in (ENCODED, VIDEO_SHARDS) and kinds & {ENCODED, VIDEO_SHARDS}:
+        left |= {*storage.list(lambda name: name == GOPS_NAME)}
     storage.list(left.__contains__)  # raises for links and folders with these names, before anything is removed
     return sorted(left)
 
@@ -71,7 +87,7 @@ def _forget_rows_of_others(root: Path, kept: str) -> list[str]:
     """Remove rows of other stores from the manifests in `root`. Return the names of manifests that became empty."""
     gone = []
     for path in manifest_paths(root):
-        is_kept = [_kind(row.container) == kept for row in read_rows(root, _Output, only=path)]
+        is_kept = [row.kind == kept for row in read_rows(root, _Output, only=path)]
         if not any(is_kept):
             gone.append(path.name)
         elif not all(is_kept):
@@ -79,10 +95,6 @@ def _forget_rows_of_others(root: Path, kept: str) -> list[str]:
             assert table is not None
             write_rows(path, table.filter(is_kept), (), fence=fence_of(path))
     return gone
-
-
-def _kind(container: str | None) -> str:
-    return container if container in STORES_OF_FRAMES else ENCODED
 
 
 def _indexed_as(storage: Storage, kind: str) -> str | None:
@@ -121,7 +133,7 @@ def is_in_use(root: Path) -> bool:
 
 
 def _opened(storage: Storage, output: Output, part: Partition | None = None) -> Destination:
-    make_outputs = partial(Shards, options=output) if isinstance(output, FrameOutput) else Files
+    make_outputs = Files if output.store_kind == ENCODED else partial(Shards, options=output)
     place = Destination(storage, make_outputs, part)
     place.refresh()
     return place

@@ -1,4 +1,4 @@
-"""Outputs of a destination: one file per video, or parts of shards.
+"""Outputs of a destination: one file per video, or parts of shards, of frames or of videos.
 
 Only the parent process writes shards. A unit is appended, then its row is journalled, then its partial file is removed.
 Bytes that a kill leaves after the last unit with a row are dead, and so is a unit that was made again, as its new row
@@ -23,8 +23,9 @@ from vidprep.formats.manifest import ManifestRow, Recorded, manifest_rows, read_
 from vidprep.formats.storage import first_link, is_disk_full, is_regular, sha256_of
 from vidprep.formats.stores import ShardWriter, layout_of
 from vidprep.transcode.destination.destination import PARTIAL_LETTERS, Destination, partial_stem
+from vidprep.transcode.destination.gop_index import write_index
 from vidprep.transcode.destination.run_file import KnownUnit, read_run
-from vidprep.transcode.settings import FrameOutput
+from vidprep.transcode.settings import Output, VideoOutput
 
 
 class Files:
@@ -103,6 +104,9 @@ class Files:
     def relabel(self) -> None:
         """Do nothing: labels are only in the manifest."""
 
+    def write_gops(self, rows: Iterable[ManifestRow]) -> None:
+        write_index(self._place, rows)
+
     def finish(self, *, is_complete: bool) -> None:
         """Do nothing."""
 
@@ -150,9 +154,9 @@ class Shards:
 
     is_put_by_workers = False
 
-    def __init__(self, place: Destination, options: FrameOutput) -> None:
+    def __init__(self, place: Destination, options: Output) -> None:
         self._place, self._storage, self._options = place, place.storage, options
-        self._layout = layout_of(options.store)
+        self._layout = layout_of(options.store_kind)
         self.torn = tuple(f".{name}.partial" for name in self._layout.index_files)
         self._kept_writer: ShardWriter | None = None
         self._there: dict[str, int] | None = None
@@ -232,7 +236,7 @@ class Shards:
         """Copy a unit to a shard of this run with its current name and labels; return its row."""
         row = row.recorded(Recorded(run=self._place.run, labels=self._place.labels.of(row.id)))
         stored, begin = b"".join(self._stored(row)), row.offset or 0
-        places = zip(self._layout.offsets(row), row.frame_sizes or (), strict=True)
+        places = self._layout.payload(row)
         frames = b"".join(stored[offset - begin : offset - begin + size] for offset, size in places)
         row = row.recorded(self._writer.append(row, io.BytesIO(frames)))
         self._put_whole()
@@ -244,6 +248,10 @@ class Shards:
         return self._storage.read_range(row.file_name, row.offset, row.stored_bytes)
 
     # ------------------------------------------------------------------------------------------- all of them
+
+    def write_gops(self, rows: Iterable[ManifestRow]) -> None:
+        if isinstance(self._options, VideoOutput):
+            write_index(self._place, rows)
 
     def relabel(self) -> None:
         """Rewrite units whose labels changed, if shards contain labels."""

@@ -1,6 +1,7 @@
 """Partitions of an array run: the units of each, and its files in the destination.
 
 DST/manifest-00003-of-00064.parquet   rows of partition 3, counted from 0; all partitions are read as one manifest
+DST/gops-00003-of-00064.parquet       index of its videos, until `merge` has joined them
 DST/.vidprep/part-00003-of-00064/     its lease, journal and partial files
     plan.json                         written before its work (array_plan.py)
     end.json                          written after it
@@ -34,6 +35,10 @@ class Partition:
     @property
     def manifest_name(self) -> str:
         return f"manifest-{self}.parquet"
+
+    @property
+    def gops_name(self) -> str:
+        return f"gops-{self}.parquet"
 
     @property
     def state_dir_name(self) -> str:

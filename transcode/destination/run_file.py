@@ -168,7 +168,9 @@ def is_other_store(before: Mapping[str, Any], settings: RunSettings) -> bool:
 
 def _store_of(settings: Mapping[str, Any]) -> str:
     frames = settings.get("frames")
-    return str(frames.get("store")) if isinstance(frames, dict) else "encoded videos"
+    if isinstance(frames, dict):
+        return str(frames.get("store"))
+    return "encoded videos" if settings.get("store") is None else "encoded videos in shards"
 
 
 class KnownUnit(NamedTuple):

@@ -13,20 +13,17 @@ mmaction    videos.txt "path label" of an encoded folder; for stores of pictures
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import cast
-
-from av.video.stream import VideoStream
+from typing import BinaryIO, cast
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import escaped_label
 from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.stores import FrameStore, VideoStore
-from vidprep.formats.video import file_url, open_output, open_video
+from vidprep.formats.video import READ_OPTIONS, file_url, open_input, open_output
 from vidprep.transcode.export.pack import (
     PACK_NAME,
     coded,
@@ -83,14 +80,15 @@ def _videofolder(store: VideoStore, ids: Sequence[str], out: Path) -> None:
         table = csv.writer(file)
         table.writerow(["file_name", *(csv_cell(escaped_label(name, ("file_name",))) for name in names)])
         for id_ in ids:
-            source = store.file(id_)
-            suffix = ".mp4" if source.suffix == ".webm" else source.suffix
+            is_webm = store.entry(id_).container == "webm"
+            suffix = ".mp4" if is_webm else f".{store.entry(id_).container}"
             target = out / f"{id_}{suffix}"
             target.parent.mkdir(parents=True, exist_ok=True)
-            if suffix == source.suffix:
-                shutil.copyfile(source, target)
-            else:
-                _into_mp4(source, target)
+            with store.open_file(id_) as source:
+                if is_webm:
+                    _into_mp4(source, target)
+                else:
+                    target.write_bytes(source.read())
             labels = store.labels(id_)
             name = f"{id_}{suffix}"
             table.writerow(
@@ -98,11 +96,11 @@ def _videofolder(store: VideoStore, ids: Sequence[str], out: Path) -> None:
             )
 
 
-def _into_mp4(source: Path, target: Path) -> None:
+def _into_mp4(source: BinaryIO, target: Path) -> None:
     """Remux the packets to mp4."""
     box = CONTAINERS["mp4"]
     with (
-        open_video(source) as given,
+        open_input(source, READ_OPTIONS) as given,
         open_output(file_url(target), format=box.muxer, options=dict(box.options)) as made,
     ):
         stream = given.streams.video[0]
@@ -116,19 +114,23 @@ def _into_mp4(source: Path, target: Path) -> None:
 def write_torchcodec(store: FrameStore, out: Path, _options: FrameOutput) -> None:
     store = cast(VideoStore, store)
     for id_ in store.ids:
-        with open_video(store.file(id_)) as container:
-            stream: VideoStream = container.streams.video[0]
-            packets = sorted((p.pts or 0, p.duration or 0, p.is_keyframe) for p in container.demux(stream) if p.size)
         target = out / f"{id_}.json"
         target.parent.mkdir(parents=True, exist_ok=True)
-        frames = [{"pts": pts, "duration": duration, "key_frame": int(key)} for pts, duration, key in packets]
-        target.write_text(json.dumps({"frames": frames}))
+        target.write_text(store.frame_mappings(id_))
 
 
 def _listed(text: str, out: Path) -> str:
     if any(letter.isspace() for letter in text):
         raise StoreError(f"{text}: this format separates fields by spaces, and the path has some; rename it", path=out)
     return text
+
+
+def _own_file(store: VideoStore, id_: str) -> Path:
+    if store.entry(id_).offset:
+        raise StoreError(
+            "its videos are in shards, and this format lists files: `vidprep pack --to files` first", path=store.path
+        )
+    return store.file(id_)
 
 
 def write_dali(store: FrameStore, out: Path, _options: FrameOutput) -> None:
@@ -158,7 +160,7 @@ def _write_lists(store: FrameStore, out: Path, name: str, videos: VideoStore | N
             (
                 f"{_listed(id_, out)} {len(store[id_])}"
                 if videos is None
-                else _listed(str(videos.file(id_).absolute()), out)
+                else _listed(str(_own_file(videos, id_).absolute()), out)
             )
             for id_ in ids
         )

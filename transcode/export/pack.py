@@ -12,8 +12,9 @@ import shutil
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import simplejpeg
@@ -25,22 +26,27 @@ from vidprep.formats.manifest import (
     MANIFEST_NAME,
     SPLIT_LABEL,
     ManifestRow,
+    manifest_paths,
     manifest_rows,
     unfit_value,
     values_of,
     write_rows,
 )
+from vidprep.formats.model import VideoFacts
 from vidprep.formats.storage import check_writable, first_link, replacing
 from vidprep.formats.stores import (
+    GOPS_NAME,
+    VIDEO_SHARDS,
     FrameStore,
     ShardWriter,
-    TarLayout,
     VideoStore,
-    described,
+    facts_in,
+    known_in,
+    known_of,
     layout_of,
-    sample_key,
-    tar_member,
+    write_gops,
 )
+from vidprep.transcode.destination import settings_of
 from vidprep.transcode.media import used_versions
 from vidprep.transcode.settings import FrameOutput, RunSettings
 from vidprep.transcode.sources import STATE_DIR, storable
@@ -88,10 +94,8 @@ PACK_NAME = ".vidprep-pack"  # no .json: people list those
 def pack_store(
     store: FrameStore, out: Path, options: FrameOutput, *, num_shards: int = 1, overwrite: bool = False
 ) -> int:
-    """Write `out` as a store with manifest and index; webdataset writes shards for each split. Return the number of
-    videos.
-
-    Encoded videos are stored in webdataset shards unchanged.
+    """Write `out` as a store of frames with manifest and index; webdataset writes shards for each split. Return the number
+    of videos.
 
     Args:
         store: The store to convert.
@@ -117,31 +121,107 @@ def pack_store(
 
 def _pack(store: FrameStore, ids: Sequence[str], out: Path, options: FrameOutput, num_shards: int) -> None:
     layout = layout_of(options.store)
-    if as_videos := layout.takes_videos and isinstance(store, VideoStore):
-        layout = _VideoTarLayout(store)
     if layout.holds_labels:
         write_class_numbers(store, out)
     shards = ShardWriter(out, layout, options.shard_bytes, run=0)
     rows: list[ManifestRow] = []
+    for id_ in _in_shards(ids, num_shards, shards):
+        frames = coded(store, id_, options)
+        row = _row(store, id_, frames, options)
+        rows.append(row.recorded(shards.append(row, io.BytesIO(b"".join(frames)))))
+    shards.close()
+    write_rows(out / MANIFEST_NAME, None, rows, labels=store.label_columns().taken(ids), classes=store.classes)
+    about = _write_settings(out, RunSettings(options))
+    for _ in layout.write_index(out, manifest_rows(out), about):
+        pass
+
+
+def _in_shards(ids: Sequence[str], num_shards: int, shards: ShardWriter) -> Iterator[str]:
+    """Yield ids, and begin a new shard where one of `num_shards` is due."""
     for number, id_ in enumerate(ids):
         if number * num_shards // len(ids) > (number - 1) * num_shards // len(ids):
             shards.close()
-        frames = (
-            [layout.store.file(id_).read_bytes()] if isinstance(layout, _VideoTarLayout) else coded(store, id_, options)
-        )
-        row = _row(store, id_, frames, options, as_videos=as_videos)
-        rows.append(row.recorded(shards.append(row, io.BytesIO(b"".join(frames)))))
-    shards.close()
-    if as_videos:
-        return
-    write_rows(out / MANIFEST_NAME, None, rows, labels=store.label_columns().taken(ids), classes=store.classes)
-    settings = RunSettings(options)
+        yield id_
+
+
+def _write_settings(out: Path, settings: RunSettings) -> dict[str, Any]:
+    """Write .vidprep/run.json as a run does, and return its settings and versions."""
     about = {"settings": settings.as_dict(), "versions": used_versions(settings, "")}
     (out / STATE_DIR / "partial").mkdir(parents=True)
     with replacing(out / STATE_DIR / "run.json") as file:
         file.write(json.dumps(about | {"digest": settings.digest}, indent=1).encode())
-    for _ in layout.write_index(out, manifest_rows(out), about):
-        pass
+    return about
+
+
+def pack_videos(
+    store: VideoStore, out: Path, to: str, shard_bytes: int, *, num_shards: int = 1, overwrite: bool = False
+) -> int:
+    """Write `out` as a store of the same videos, with manifest and index: in shards (of each split), or in files. Return
+    the number of videos.
+
+    Args:
+        store: The store to convert.
+        out: The output folder.
+        to: "shards" or "files".
+        shard_bytes: Size beyond which a new shard begins.
+        num_shards: Least number of shards (of each split), as far as there are so many videos.
+        overwrite: Replace an existing output.
+
+    Raises:
+        DestinationError: The output folder is not empty, overlaps with the store, or cannot be written.
+        StoreError: The store cannot be read.
+        OSError: The output cannot be written.
+    """
+    refuse_odd_ids(store)
+    refuse_linked_files(store)
+    splits = ids_of_splits(store) if to == VIDEO_SHARDS else {"": store.ids}
+    make_empty(out, store, overwrite=overwrite)
+    for split, ids in splits.items():
+        (out / split).mkdir(exist_ok=True)
+        _pack_videos(store, ids, out / split, to, shard_bytes, num_shards)
+    return len(store)
+
+
+def _pack_videos(store: VideoStore, ids: Sequence[str], out: Path, to: str, shard_bytes: int, num_shards: int) -> None:
+    write_class_numbers(store, out)
+    shards = ShardWriter(out, layout_of(VIDEO_SHARDS), shard_bytes, run=0)
+    known = {row.id: row for row in manifest_rows(store.path, set(ids))} if manifest_paths(store.path) else {}
+    rows: list[ManifestRow] = []
+    for id_ in _in_shards(ids, num_shards, shards):
+        row = known.get(id_) or _video_row(store, id_)
+        row = replace(row, run=None, offset=None, stored_bytes=None, labels=store.labels(id_))
+        with store.open_file(id_) as video:
+            if to == VIDEO_SHARDS:
+                row = row.recorded(shards.append(row, video))
+            else:
+                row.file_name = f"{id_}.{row.container}"
+                (out / row.file_name).parent.mkdir(parents=True, exist_ok=True)
+                with (out / row.file_name).open("xb") as made:
+                    shutil.copyfileobj(video, made)
+        rows.append(row)
+    shards.close()
+    write_rows(out / MANIFEST_NAME, None, rows, labels=store.label_columns().taken(ids), classes=store.classes)
+    index, facts = store.path / GOPS_NAME, facts_in(out)
+    assert facts is not None
+    write_gops(out / GOPS_NAME, facts, known_in(index) if index.is_file() else known_of(()))
+    if (store.path / STATE_DIR / "run.json").is_file():
+        settings = settings_of(store.path)
+        output = replace(settings.video, store=to, shard_bytes=shard_bytes)
+        _write_settings(out, replace(settings, output=output))
+
+
+def _video_row(store: VideoStore, id_: str) -> ManifestRow:
+    """Return the row of a video that no run of vidprep made."""
+    entry, facts = store.entry(id_), store.facts(id_)
+    container = Path(entry.file_name).suffix.removeprefix(".").lower()
+    row = ManifestRow(id_, entry.file_name, storable(str(store.file(id_))), status="ok", container=container)
+    row.codec = entry.config.codec if entry.config else None
+    row.keyframes = list(facts.keyframes or ())
+    _describe(row, facts)
+    with store.open_file(id_) as video:
+        data = hashlib.file_digest(video, "sha256")
+        row.size_bytes, row.sha256 = video.tell(), data.hexdigest()
+    return row
 
 
 def refuse_odd_ids(store: FrameStore) -> None:
@@ -214,21 +294,13 @@ def jpeg_of(frame: Any, options: FrameOutput) -> bytes:
     return bytes(simplejpeg.encode_jpeg(frame, options.quality, "RGB", subsampling))
 
 
-def _row(store: FrameStore, id_: str, frames: list[Any], options: FrameOutput, *, as_videos: bool) -> ManifestRow:
-    facts = store.facts(id_)
+def _row(store: FrameStore, id_: str, frames: list[Any], options: FrameOutput) -> ManifestRow:
     data = b"".join(frames)
     row = ManifestRow(id=id_, file_name="", source=storable(str(store.path)), status="ok", container=options.store)
-    row.width, row.height, row.num_frames = facts.width, facts.height, facts.num_frames
     row.settings_digest = RunSettings(options).digest
     row.pixel_format = options.pixel_format
     row.codec = "jpeg" if options.is_coded else "rawvideo"
-    if facts.frame_rate is not None:
-        row.frame_rate_num, row.frame_rate_den = facts.frame_rate.numerator, facts.frame_rate.denominator
-    base = facts.time_base or (1 / facts.frame_rate if facts.frame_rate else None)
-    if base is not None:
-        row.time_base_num, row.time_base_den = base.numerator, base.denominator
-    if facts.pts is not None:
-        row.pts = [int(pts) for pts in facts.pts]
+    _describe(row, store.facts(id_))
     if (shown := store.source_map(id_)) is not None:
         row.source_frames = None if shown.frames is None else [int(number) for number in shown.frames]
         row.source_pts = None if shown.pts is None else [int(pts) for pts in shown.pts]
@@ -237,23 +309,18 @@ def _row(store: FrameStore, id_: str, frames: list[Any], options: FrameOutput, *
     row.frame_crc32 = [zlib.crc32(frame) for frame in frames]
     row.size_bytes, row.sha256 = len(data), hashlib.sha256(data).hexdigest()
     row.labels = store.labels(id_)
-    if as_videos:
-        row.keyframes = list(facts.keyframes or ())
     if (fault := unfit_value(row)) is not None:
         raise StoreError(f"{id_}: {fault}", path=store.path)
     return row
 
 
-class _VideoTarLayout(TarLayout):
-    """Tar shards whose samples are an encoded video and its `.json`."""
-
-    def __init__(self, store: VideoStore) -> None:
-        self.store = store
-
-    def serialize(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
-        key, suffix = sample_key(row.id), self.store.file(row.id).suffix
-        gop = (row.keyframes or [0])[1] if len(row.keyframes or ()) > 1 else row.num_frames
-        times = {"pts": row.pts, "time_base": [row.time_base_num, row.time_base_den]} if row.pts is not None else {}
-        about = {"id": row.id, "gop": gop} | described(row) | times
-        yield from tar_member(f"{key}{suffix}", frames.read())
-        yield from tar_member(f"{key}.json", json.dumps(about, ensure_ascii=False, default=str).encode())
+def _describe(row: ManifestRow, facts: VideoFacts) -> None:
+    """Fill the columns about size and times."""
+    row.width, row.height, row.num_frames = facts.width, facts.height, facts.num_frames
+    if facts.frame_rate is not None:
+        row.frame_rate_num, row.frame_rate_den = facts.frame_rate.numerator, facts.frame_rate.denominator
+    base = facts.time_base or (1 / facts.frame_rate if facts.frame_rate else None)
+    if base is not None:
+        row.time_base_num, row.time_base_den = base.numerator, base.denominator
+    if facts.pts is not None:
+        row.pts = [int(pts) for pts in facts.pts]

@@ -23,4 +23,10 @@ from .metrics import FrameScorer as FrameScorer, QualityReport as QualityReport,
 from .picture import Picture as Picture
 from .picture_filter import PictureFilter as PictureFilter
 from .stream import FrameStream as FrameStream, OutputTiming as OutputTiming, timing_of as timing_of
-from .verify import FileTimes as FileTimes, Measurements as Measurements, check_file as check_file, peak_of as peak_of
+from .verify import (
+    FileTimes as FileTimes,
+    Measurements as Measurements,
+    check_file as check_file,
+    frame_checksum as frame_checksum,
+    peak_of as peak_of,
+)

@@ -6,6 +6,7 @@ is kept, so the closed file can be checked without decoding all of it again.
 
 from __future__ import annotations
 
+import os
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
@@ -13,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -23,15 +24,20 @@ from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from vidprep.formats.errors import StoreError, VerifyError
-from vidprep.formats.model import OutputFormat, VideoFacts, rescale
+from vidprep.formats.errors import NotIndexedError, StoreError, VerifyError
+from vidprep.formats.model import OutputFormat, StoredPackets, VideoFacts, rescale
 from vidprep.formats.profiles import CODECS
 from vidprep.formats.video import (
+    DecoderConfig,
+    GopDecoders,
     NumberedFrames,
+    PacketIndex,
+    PacketIndexer,
     Turn,
     open_video,
     payload_checksum,
     reason_of,
+    spans_of,
     time_base_of,
     turn_of,
     video_decoder,
@@ -101,15 +107,17 @@ class Measurements:
 
 @dataclass(frozen=True, slots=True)
 class FileTimes:
-    """Times of the frames in a file.
+    """Times of the frames in a file, and where they are.
 
     Attributes:
         time_base: Seconds per tick
         pts: Start of each frame in ticks, in order
+        packets: Position of each packet; None for frames in a store
     """
 
     time_base: Fraction
     pts: list[int]
+    packets: StoredPackets | None = None
 
 
 class Verifier:
@@ -160,7 +168,7 @@ class Verifier:
             raise VerifyError("the encoder gave a packet without a timestamp")
         self._pts.append(packet.pts)
         self._is_keyframe.append(packet.is_keyframe)
-        self._checksums.append(_checksum(packet, self._codec, framing))
+        self._checksums.append(_checksum(bytes(packet), packet, self._codec, framing))
         if packet.is_keyframe:
             self._keyframe_pts.add(packet.pts)
         self._decode(packet)
@@ -239,9 +247,9 @@ class Verifier:
         self._previous = pts, frame
 
 
-def _checksum(packet: Packet[VideoStream], codec: str, framing: str) -> int:
+def _checksum(data: bytes, packet: Packet[VideoStream], codec: str, framing: str) -> int:
     try:
-        return payload_checksum(bytes(packet), codec, framing)
+        return payload_checksum(data, codec, framing)
     except ValueError as error:
         raise VerifyError(f"the packet at tick {packet.pts} is broken: {error}") from error
 
@@ -251,7 +259,9 @@ def check_file(path: Path, measured: Measurements, codec: str, time_base: Fracti
 
     The file must have the same number of packets, distinct times, PTS, keyframe flags and coded bytes (apart from
     container framing). Then frames are read by number, as a store reads them: of the first GOP and the last, on both
-    sides of joins, the two closest in time, and frames 1, 2, 4, 8 and so on. With several cores two threads read them.
+    sides of joins, the two closest in time, and frames 1, 2, 4, 8 and so on, each from the bytes of its GOP; and those of
+    the first GOP and the last once more by a seek in the container, as other readers do. With several cores two threads
+    read them.
 
     Args:
         path: The file.
@@ -264,48 +274,107 @@ def check_file(path: Path, measured: Measurements, codec: str, time_base: Fracti
         VerifyError: Something differs.
     """
     try:
-        with open_video(path) as container:
+        with open_video(path) as container, path.open("rb") as file:
             if len(container.streams.video) != 1:
                 raise VerifyError(f"the file has {len(container.streams.video)} video streams")
             stream = container.streams.video[0]
-            times = _check_packets(container.demux(stream), measured, codec, time_base, time_base_of(stream))
+            config = DecoderConfig(codec, stream.codec_context.extradata or b"")
+            indexer = PacketIndexer(codec, config.extradata, file)
+            times = _check_packets(container.demux(stream), measured, codec, time_base, time_base_of(stream), indexer)
+            index = indexer.finish()
+    except NotIndexedError as error:
+        raise VerifyError(f"its GOPs cannot be read alone: {error.message}") from error
     except (AvError, OSError) as error:
         raise VerifyError(f"the file does not read back: {reason_of(error)}") from error
-    expected = dict(measured.samples)
+    in_gops: dict[int, int] = {}
     for first, checksums in measured.gops:
-        expected |= enumerate(checksums, first)
-    numbers, keyframes, later = sorted(expected), measured.keyframes, 0
+        in_gops |= enumerate(checksums, first)
+    halves = [_Half(measured, path, time_base, index, config, numbers) for numbers in _halves(measured, in_gops, cores)]
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(half.check, in_gops) for half in halves]:
+            done.result()
+    return replace(times, packets=StoredPackets(config.extradata, index.to_bytes()))
+
+
+def _halves(measured: Measurements, in_gops: dict[int, int], cores: int) -> list[list[int]]:
+    """Return the numbers of the frames to read, in one list or, if there are cores for that, in two without a common GOP."""
+    numbers, keyframes, later = sorted(measured.samples.keys() | in_gops.keys()), measured.keyframes, 0
     if cores > 1 and numbers:
         gops = sorted({bisect_right(keyframes, number) - 1 for number in numbers})
         later = bisect_left(numbers, keyframes[gops[len(gops) // 2]])
-    with ThreadPoolExecutor(2) as threads:
-        halves = [
-            threads.submit(_check_numbers, path, measured, time_base, {number: expected[number] for number in half})
-            for half in (numbers[:later], numbers[later:])
-            if half
-        ]
-    for half in halves:
-        half.result()
-    return times
+    return [half for half in (numbers[:later], numbers[later:]) if half]
 
 
-def _check_numbers(path: Path, measured: Measurements, time_base: Fraction, expected: dict[int, int]) -> None:
-    facts = VideoFacts(
-        measured.num_frames, 0, 0, pts=sorted(measured.pts), time_base=time_base, keyframes=measured.keyframes
-    )
-    try:
-        with closing(NumberedFrames(None, path, path.stem, facts)) as reader:
-            for number, frame in reader.read(sorted(expected)):
-                if frame_checksum(frame) != expected[number]:
-                    raise VerifyError(f"frame {number}, read by its number, is another picture than was measured")
-                if turn_of(frame) != Turn():
-                    raise VerifyError("the file has a display matrix, by which players would turn its upright pictures")
-    except StoreError as error:
-        raise VerifyError(f"the file does not read back by number: {error.message}") from error
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """Frames of a closed file to be read by one thread.
+
+    Attributes:
+        measured: Measurements of the file
+        path: The file
+        time_base: Seconds per tick of `measured`
+        index: Index of its packets
+        config: Configuration of its decoder
+        numbers: Numbers of the frames, ascending
+    """
+
+    measured: Measurements
+    path: Path
+    time_base: Fraction
+    index: PacketIndex
+    config: DecoderConfig
+    numbers: list[int]
+
+    def check(self, in_gops: dict[int, int]) -> None:
+        """Compare frames with their checksums. Raises VerifyError.
+
+        Args:
+            in_gops: Checksums of the frames of whole GOPs, by number.
+        """
+        expected = self.measured.samples | in_gops
+        try:
+            self._compare(self._from_gops(), expected)
+            by_seeks = [number for number in self.numbers if number in in_gops]
+            with closing(NumberedFrames(None, self.path, self.path.stem, self._facts())) as reader:
+                self._compare(reader.read(by_seeks), expected)
+        except StoreError as error:
+            raise VerifyError(f"the file does not read back by number: {error.message}") from error
+        except (AvError, OSError) as error:
+            raise VerifyError(f"the file does not read back: {reason_of(error)}") from error
+
+    def _facts(self) -> VideoFacts:
+        found = self.measured
+        return VideoFacts(
+            found.num_frames, 0, 0, pts=sorted(found.pts), time_base=self.time_base, keyframes=found.keyframes
+        )
+
+    def _from_gops(self) -> Iterator[tuple[int, VideoFrame]]:
+        decoders, wanted = GopDecoders(), set(self.numbers)
+        with self.path.open("rb") as file:
+            for span, inside in spans_of(self.index, self.numbers):
+                data = memoryview(os.pread(file.fileno(), span.size, span.offset))
+                for number, frame in decoders.frames(self.config, self.index, span, data, inside):
+                    wanted.remove(number)
+                    yield number, frame
+        if wanted:
+            raise VerifyError(f"frames {sorted(wanted)} do not come out of their GOPs")
+
+    @staticmethod
+    def _compare(frames: Iterator[tuple[int, VideoFrame]], expected: dict[int, int]) -> None:
+        for number, frame in frames:
+            if frame_checksum(frame) != expected[number]:
+                raise VerifyError(f"frame {number}, read by its number, is another picture than was measured")
+            if turn_of(frame) != Turn():
+                raise VerifyError("the file has a display matrix, by which players would turn its upright pictures")
 
 
 def _check_packets(
-    packets: Iterator[Packet[VideoStream]], measured: Measurements, codec: str, time_base: Fraction, file_base: Fraction
+    packets: Iterator[Packet[VideoStream]],
+    measured: Measurements,
+    codec: str,
+    time_base: Fraction,
+    file_base: Fraction,
+    indexer: PacketIndexer,
 ) -> FileTimes:
     count = 0
     times: set[int] = set()
@@ -320,8 +389,10 @@ def _check_packets(
             raise VerifyError(f"packet {count} has PTS {packet.pts} in the file, {due} was written")
         if packet.is_keyframe != bool(measured.is_keyframe[count]):
             raise VerifyError(f"packet {count} has another keyframe flag in the file than was written")
-        if _checksum(packet, codec, "container") != measured.checksums[count]:
+        data = bytes(packet)
+        if _checksum(data, packet, codec, "container") != measured.checksums[count]:
             raise VerifyError(f"packet {count} has other bytes in the file than were measured")
+        indexer.add(packet, data)
         count += 1
     if count != measured.num_frames:
         raise VerifyError(f"the file has {count} packets, {measured.num_frames} were written")

@@ -14,6 +14,7 @@ from vidprep.formats.errors import DestinationError, SettingsError, count_of
 from vidprep.formats.manifest import Recorded, manifest_paths, manifest_rows, removed
 from vidprep.formats.processes import Process
 from vidprep.formats.storage import OBJECT_STORES, ArrowStream
+from vidprep.formats.stores import ENCODED
 from vidprep.transcode.destination import (
     Destination,
     Partition,
@@ -35,7 +36,7 @@ from vidprep.transcode.run.plan import Plan, plan
 from vidprep.transcode.run.progress import Progress
 from vidprep.transcode.run.run import Summary, run
 from vidprep.transcode.run.target import shared_value
-from vidprep.transcode.settings import FrameOutput, RunOptions, RunSettings, SourceOptions, as_place, as_source
+from vidprep.transcode.settings import RunOptions, RunSettings, SourceOptions, as_place, as_source
 from vidprep.transcode.sources import IN_MEMORY, VIDEO_EXTENSIONS, SourceList, find_sources, is_table, one_line
 from vidprep.transcode.unit import Job, JobResult
 from vidprep.transcode.workers import Pool, default_jobs, expected_of_hosts, sample_of, start_process, workers_of
@@ -278,8 +279,8 @@ def _destination(where: Path | str, settings: RunSettings, options: RunOptions, 
             raise SettingsError(
                 f"{where}: would be a folder named {protocol}: here; give {url}, or the full path of such a folder"
             )
-    elif options.backend != "local" and isinstance(settings.output, FrameOutput):
-        raise SettingsError("burst on a cluster needs a destination that all workers see as a folder, and no URL")
+    elif options.backend != "local" and settings.output.store_kind != ENCODED:
+        raise SettingsError("shards on a cluster need a destination that all workers see as a folder, and no URL")
     return open_destination(where, settings.output, part)
 
 

@@ -65,6 +65,8 @@ class TranscodeKeywords(RunKeywords, total=False):
     audio: str
     engine: str
     split: float | str
+    format: str
+    shard_size: str | int
     ffmpeg: str | Path | None
 
 

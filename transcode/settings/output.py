@@ -18,7 +18,7 @@ from vidprep.formats.model import FrameSize
 from vidprep.formats.moments import file_time_base
 from vidprep.formats.option import Option, check_options, documented
 from vidprep.formats.profiles import CODECS, CONTAINERS, JPEG_SUBSAMPLINGS
-from vidprep.formats.stores import ENCODED, STORES_OF_FRAMES
+from vidprep.formats.stores import ENCODED, STORES_OF_FRAMES, VIDEO_SHARDS, VIDEO_STORES
 from vidprep.formats.video import EncoderOptions as EncoderOptions
 from vidprep.transcode.settings.parse import parse_bytes, parse_split
 
@@ -86,12 +86,21 @@ MIN_SPLIT_SECONDS = 1
 SPLITS = f"give auto, off, or seconds from {MIN_SPLIT_SECONDS}, such as 60"
 LONG_SECONDS, SEGMENT_SECONDS = 120, 20  # "auto" splits videos longer than this into segments of this length
 MIN_SHARD_BYTES = 1 << 20
+SHARD_SIZE = Option(
+    "Start a new shard beyond this size.",
+    "BYTES",
+    keyword="shard_size",
+    parse=parse_bytes,
+    written="1GiB",
+    least=MIN_SHARD_BYTES,
+    must="give bytes, 1 MiB or more (such as 1GiB)",
+)
 
 
 @documented
 @dataclass(frozen=True, slots=True)
 class VideoOutput:
-    """A video file for each source.
+    """A video for each source.
 
     Args:
         encoder: Options of the encoder.
@@ -99,7 +108,6 @@ class VideoOutput:
 
     HEADING: ClassVar[str] = "Encoding"
     quality_keyword: ClassVar[str] = "crf"
-    store_kind: ClassVar[str] = ENCODED
     has_loss: ClassVar[bool] = True
     is_jpeg: ClassVar[bool] = False
     is_full_range: ClassVar[bool] = False
@@ -118,6 +126,11 @@ class VideoOutput:
             must=SPLITS,
         ),
     ] = "auto"
+    store: Annotated[
+        str,
+        Option("A file for each video, or shards: tar files of many videos.", keyword="format", choices=VIDEO_STORES),
+    ] = "files"
+    shard_bytes: Annotated[int, SHARD_SIZE] = 1 << 30
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -141,6 +154,11 @@ class VideoOutput:
                 pixel_format=pixel_format,
                 engine="ffmpeg",
             )
+
+    @property
+    def store_kind(self) -> str:
+        """The name of the store in the registry."""
+        return ENCODED if self.store == "files" else VIDEO_SHARDS
 
     @property
     def extension(self) -> str:
@@ -207,9 +225,9 @@ class VideoOutput:
                 f"{size} is below the smallest picture of {profile.name} ({low}); allow --upscale or take another --codec"
             )
 
-    def moved_name(self, id_: str, _file_name: str) -> str:
-        """Return the file name of an output whose id changed to `id_`."""
-        return f"{id_}.{self.extension}"
+    def moved_name(self, id_: str, file_name: str) -> str:
+        """Return the file name of an output whose id changed to `id_`: a new one, unless it is in the shard `file_name`."""
+        return f"{id_}.{self.extension}" if self.store == "files" else file_name
 
     def row_values(self) -> dict[str, Any]:
         """Return the columns of each row that describe the encoding."""
@@ -222,6 +240,7 @@ class VideoOutput:
             "encoder": self.encoder.as_dict(),
             "library_options": self.encoder.library_options(),
             "split": self.split,
+            **({} if self.store == "files" else {"store": self.store}),
         }
 
 
@@ -249,18 +268,7 @@ class FrameOutput:
     store: Annotated[str, Option("How frames are stored.", keyword="format", choices=STORES_OF_FRAMES)] = "burst"
     quality: Annotated[int, Option("JPEG quality, higher is better.", "Q", least=1, most=100)] = 90
     subsampling: Annotated[str, Option("Chroma subsampling of the JPEGs.", choices=JPEG_SUBSAMPLINGS)] = "420"
-    shard_bytes: Annotated[
-        int,
-        Option(
-            "Start a new shard beyond this size.",
-            "BYTES",
-            keyword="shard_size",
-            parse=parse_bytes,
-            written="1GiB",
-            least=MIN_SHARD_BYTES,
-            must="give bytes, 1 MiB or more (such as 1GiB)",
-        ),
-    ] = 1 << 30
+    shard_bytes: Annotated[int, SHARD_SIZE] = 1 << 30
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -342,4 +350,5 @@ def output_of(values: Mapping[str, Any]) -> Output:
             raise SettingsError("it holds frames, and its audio or engine is that of videos")
         return FrameOutput(**values["frames"])
     split = values.get("split", values.get("split_seconds", "off"))  # its name in version 0.1
-    return VideoOutput(EncoderOptions(**values["encoder"]), values["audio"], values["engine"], split)
+    encoder = EncoderOptions(**values["encoder"])
+    return VideoOutput(encoder, values["audio"], values["engine"], split, values.get("store", "files"))

@@ -279,7 +279,7 @@ class RunSettings:
         return self.output.is_deep
 
     def as_dict(self) -> dict[str, object]:
-        """Return every setting that decides the bytes of an output or its acceptance, with defaults filled in."""
+        """Return every setting that decides the bytes of an output, its acceptance or its place, with defaults filled in."""
         scale = asdict(self.scale)
         scale["size"] = str(self.scale.size) if self.scale.size else None
         rate = self.retime.frame_rate
@@ -321,8 +321,10 @@ class RunSettings:
 
     @property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits that change with any value of `as_dict`."""
-        text = json.dumps(self.as_dict(), sort_keys=True)
+        """Sixteen hexadecimal digits that change with any value of `as_dict` but `store`: a video in a shard has the same
+        bytes as one in a file.
+        """
+        text = json.dumps({name: value for name, value in self.as_dict().items() if name != "store"}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -358,10 +360,9 @@ def decides_output(keyword: str) -> bool:
 def build_options(kind: type[Built], keywords: Mapping[str, Any], **more: object) -> Built:
     """Build a dataclass from those of the keywords that are its fields. Raises SettingsError."""
     own = {}
-    for keyword, value in keywords.items():
-        home, declared = _homes()[keyword]
-        if home is kind:
-            value = declared.option.parsed(keyword, value)
+    for declared in options_of(kind):  # type: ignore[arg-type]
+        if declared.keyword in keywords:
+            value = declared.option.parsed(declared.keyword, keywords[declared.keyword])
             if type(value) is int and float in (declared.hint, *get_args(declared.hint)):
                 value = float(value)  # otherwise settings would differ by how a number was written
             own[declared.name] = value

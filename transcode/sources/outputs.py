@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
+import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,6 +17,7 @@ from vidprep.transcode.sources.unit import Unit
 STATE_DIR = ".vidprep"  # vidprep's state inside a destination
 PAIRS_SHOWN = 5
 NAME_MAX_BYTES = 255
+RESERVED = re.compile(r"(manifest|gops).*\.parquet")
 IN_SHARDS = "frames"  # the extension in settings that have no file for each video
 
 
@@ -24,7 +25,7 @@ def fault_of_output(unit_id: str, extension: str) -> str | None:
     """Return why no output can have this name; None if it can. Units in shards have no file name."""
     output = f"{unit_id}.{extension}"
     top, slash, _ = output.partition("/")
-    if slash and (top.lower() == STATE_DIR or fnmatch.fnmatchcase(top.lower(), "manifest*.parquet")):
+    if slash and (top.lower() == STATE_DIR or RESERVED.fullmatch(top.lower())):
         return f"would lie in {top}, which is reserved for vidprep"
     if extension == IN_SHARDS:
         return None

@@ -172,7 +172,7 @@ def describe_output(row: ManifestRow, made: Outcome, output: OutputFormat, parti
     row.time_base_num, row.time_base_den = times.time_base.numerator, times.time_base.denominator
     if output.frame_rate is None:
         row.pts = times.pts
-    row.num_frames = measured.num_frames
+    row.num_frames, row.packets = measured.num_frames, times.packets
     if isinstance(measured, Measurements):
         row.keyframe_interval_max = measured.keyframe_interval_max
         row.keyframes = list(measured.keyframes)

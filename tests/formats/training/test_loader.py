@@ -17,7 +17,7 @@ from tests.sampling import in_turn
 from vidprep.formats import PrefetchLoader, VideoDataset, open_store
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.storage.local import memory_bytes
-from vidprep.formats.stores.encoded import VideoReader
+from vidprep.formats.stores.encoded import RgbRows
 from vidprep.formats.training.worker import FrameCache
 
 
@@ -202,8 +202,8 @@ def test_a_state_of_other_batches_is_refused(store_of):
 def test_frames_decoded_once_serve_every_request(store_of, monkeypatch):
     """Overlapping sequences in random order want each frame up to 8 times; with room for all, each is made once."""
     made: list[int] = []
-    write = VideoReader._write
-    monkeypatch.setattr(VideoReader, "_write", lambda self, *args: (made.append(1), write(self, *args))[1])
+    write = RgbRows.write
+    monkeypatch.setattr(RgbRows, "write", lambda self, *args: (made.append(1), write(self, *args))[1])
     dataset = VideoDataset(store_of("h264"), 8)
     frames = int(dataset.store.sizes()[:, 0].sum())
     with PrefetchLoader(dataset, 4, shuffle=True, workers=1, processes=False) as loader:

@@ -13,11 +13,10 @@ import pytest
 from tests.formats.conftest import burst
 from tests.formats.training.loading import located, names
 from tests.helpers import make_clip, make_clips, table, transcode
-from vidprep.formats import PrefetchLoader, VideoDataset, open_store
+from vidprep.formats import PrefetchLoader, VideoDataset
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.manifest import Labels
 from vidprep.formats.manifest.table import MANIFEST_NAME, manifest_rows, write_rows
-from vidprep.formats.stores.encoded import STEPS
 from vidprep.formats.stores.ids import Ids
 from vidprep.formats.training.worker import WorkerSetup
 
@@ -93,29 +92,6 @@ def test_what_is_sent_to_a_worker_does_not_grow_with_the_dataset(store_of, tmp_p
         with PrefetchLoader(dataset, 4, shuffle=True, workers=1) as loader:
             assert next(iter(loader))["frames"].shape == (4, 4, 64, 96, 3)
     assert sizes[1] < sizes[0] + 1000
-
-
-def test_lists_that_are_kept_as_steps_are_what_the_manifest_says(tmp_path, store_of):
-    """Whatever lists a manifest has: regular ones, nearly regular ones, and none."""
-    row = next(iter(manifest_rows(store_of("h264"))))
-    count = row.num_frames
-    regular = list(range(0, 512 * count, 512))
-    lists = [
-        ([0, 5, 10, 15, 20], regular),
-        ([0, 5, 10, 15], regular),
-        ([0, 5, 11, 15, 20], [*regular[:-1], regular[-1] + 1]),
-        ([0], None),
-        ([0, 1], [0, *[7 + n for n in range(count - 1)]]),
-        (list(range(count)), [3 * n for n in range(count)]),
-        ([0, 20], [n + 1 for n in range(count)]),
-    ]
-    rows = [replace(row, id=f"{number}", keyframes=keyframes, pts=pts) for number, (keyframes, pts) in enumerate(lists)]
-    write_rows(tmp_path / MANIFEST_NAME, None, rows, labels=Labels([one.id for one in rows]), classes=None)
-    store = open_store(tmp_path)
-    for one in rows:
-        facts = store.facts(one.id)
-        assert (list(facts.keyframes), facts.pts and list(facts.pts)) == (one.keyframes, one.pts)
-    assert sum(bool(step) for step in store._table[STEPS["pts"]].to_pylist()) == 3
 
 
 @pytest.mark.parametrize("verb", [transcode, burst])

@@ -168,7 +168,8 @@ def test_an_invalid_destination_is_a_usage_error(tmp_path):
 
 
 def plant(folder: Path, id_: str, changed: Path) -> None:
-    """Put another file in the place of an output, with a manifest that says its size and checksum are right."""
+    """Put another file in the place of an output, with a manifest that says its size and checksum are right, and no index."""
+    (folder / "gops.parquet").unlink()
     rows = {row.id: row for row in read_manifest(folder)}
     row = rows[id_]
     shutil.copy(changed, folder / row.file_name)

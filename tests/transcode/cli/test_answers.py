@@ -131,7 +131,7 @@ def test_options_stand_under_headings():
         (("label", "{ready}"), "give a table of labels with a column `id` or `path`, or --remove NAME"),
         (
             ("pack", "{src}", "{src}/../x", "--to", "burst"),
-            "{src}: is not a store: nothing named burst.json, *.gmeta, *.tar, tensor.json, manifest*.parquet in it; make one with `vidprep transcode` or `burst`, or give VideoDataset a list of video files",
+            "{src}: is not a store: nothing named burst.json, *.gmeta, *.tar, tensor.json, gops.parquet, manifest*.parquet in it; make one with `vidprep transcode` or `burst`, or give VideoDataset a list of video files",
         ),
         (
             ("bench", "{src}/nope"),
@@ -221,7 +221,7 @@ def test_options_stand_under_headings():
         ),
         (
             ("pack", "{ready}", "{src}/../x"),
-            "missing option '--to'. Choose from: burst, gulp, webdataset, tensor, frames, hf, torchcodec, dali, mmaction. See `vidprep pack --help`",
+            "missing option '--to'. Choose from: burst, gulp, webdataset, tensor, files, shards, frames, hf, torchcodec, dali, mmaction. See `vidprep pack --help`",
         ),
         (
             ("sweep", "{src}", "{src}/../x", "--codec", "h265"),

@@ -1,0 +1,299 @@
+"""`gops.parquet`: where each GOP of each video is, so that any sequence is one read, without opening a container.
+
+One row per video, sorted by id, in groups of at most 128 rows: a video is found by the first id of each group.
+
+    id, file_name             the video, and the file that contains it: its own, or a shard
+    offset, size_bytes        position of the video in that file, and its size
+    sha256                    of the video
+    codec, container          such as h264 and mp4
+    extradata                 the decoder's configuration record as the container stores it (avcC, hvcC, av1C)
+    width, height, num_frames
+    frame_rate_num, …_den     exact rate of a constant-rate video, else null
+    time_base_num, …_den      seconds per tick of `pts` and of the container
+    pts                       start of each frame in ticks, from 0; null: frame n starts at n / rate
+    keyframes                 numbers of the keyframes, where `packets` is null
+    packets                   position and order of each packet, checksum of each GOP: formats/video/packets.py has the layout
+    not_indexed               why `packets` is null; such a video is read by its container
+
+A row describes bytes: it belongs to the video with its `sha256`, whatever its id and wherever it moves. So the rows of a
+new file are made from the manifest and from the packets that are known for each SHA-256: of the journal, and of the
+file before. Page checksums are on, and the footer is sealed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.manifest import ManifestRow, read_table, with_columns
+from vidprep.formats.model import VideoFacts
+from vidprep.formats.storage import PICTURE_SIDE_MAX, arrow_file, replacing, seal_footer
+from vidprep.formats.stores.groups import KEPT_BYTES, SortedGroups
+from vidprep.formats.stores.ids import Ids
+from vidprep.formats.stores.shards import TAR_BLOCK
+from vidprep.formats.video import DecoderConfig, PacketIndex
+
+GOPS_NAME = "gops.parquet"
+GROUP_ROWS, GROUP_BYTES = 128, 512 << 10
+FACTS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("file_name", pa.string()),
+        ("offset", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("sha256", pa.string()),
+        ("codec", pa.string()),
+        ("container", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("num_frames", pa.int64()),
+        ("frame_rate_num", pa.int64()),
+        ("frame_rate_den", pa.int64()),
+        ("time_base_num", pa.int64()),
+        ("time_base_den", pa.int64()),
+        ("pts", pa.list_(pa.int64())),
+        ("keyframes", pa.list_(pa.int32())),
+    ]
+)
+KNOWN = pa.schema(
+    [("sha256", pa.string()), ("extradata", pa.binary()), ("packets", pa.binary()), ("not_indexed", pa.string())]
+)
+COLUMNS = pa.schema([*FACTS, *(field for field in KNOWN if field.name != "sha256")])
+READ = tuple(name for name in COLUMNS.names if name not in ("id", "sha256", "not_indexed"))
+DICTIONARIES = ["file_name", "codec", "container", "extradata", "not_indexed"]
+DELTAS = ["offset", "size_bytes", "width", "height", "num_frames", "pts.list.element", "keyframes.list.element"]
+
+
+@dataclass(frozen=True, slots=True)
+class VideoEntry:
+    """One video of an index.
+
+    Attributes:
+        file_name: File that contains it, relative to the store
+        offset: Position of its first byte in that file
+        size_bytes: Its size; None if unknown
+        container: Its container, such as mp4
+        config: Configuration of its decoder; None if it is not indexed
+        packets: Its packets; None if it is not indexed
+        facts: Its properties
+    """
+
+    file_name: str
+    offset: int
+    size_bytes: int | None
+    container: str
+    config: DecoderConfig | None
+    packets: PacketIndex | None
+    facts: VideoFacts
+
+
+class GopsFile:
+    """An open `gops.parquet`. Not thread-safe.
+
+    Attributes:
+        version: Text that differs if the file was written again with other content
+
+    Raises:
+        StoreError: It is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / GOPS_NAME
+        try:
+            self._source = arrow_file(self.path)
+            end = self._source.read_at(min(64, self._source.size()), max(0, self._source.size() - 64))
+        except OSError as error:
+            raise StoreError(f"cannot be read: {error}", path=self.path) from error
+        self._rows = SortedGroups(self._source, self.path, COLUMNS)
+        self.version = json.dumps([self._source.size(), bytes(end).hex()])
+        self._kept: OrderedDict[str, VideoEntry] = OrderedDict()
+        self._kept_frames = 0
+
+    def close(self) -> None:
+        source = getattr(self, "_source", None)
+        if source is not None:
+            source.close()
+
+    __del__ = close
+
+    def ids(self) -> Ids:
+        return self._rows.ids()
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        return self._rows.sizes()
+
+    def sha256(self) -> pa.ChunkedArray:
+        return self._rows.column("sha256")
+
+    def entry(self, id_: str) -> VideoEntry:
+        """Return a video. Raises KeyError, StoreError."""
+        found = self._kept.get(id_)
+        if found is None:
+            found = self._kept[id_] = self._read(id_)
+            self._kept_frames += found.facts.num_frames
+            while self._kept_frames * 32 > KEPT_BYTES and len(self._kept) > 1:
+                self._kept_frames -= self._kept.popitem(last=False)[1].facts.num_frames
+        return found
+
+    def _read(self, id_: str) -> VideoEntry:
+        row = self._rows.row(id_, READ)
+        values = {name: row[name][0].as_py() for name in READ}
+        try:
+            return entry_of(values)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise StoreError(f"{id_}: {error}; `vidprep index` makes it again", path=self.path) from error
+
+
+def entry_of(values: dict[str, Any]) -> VideoEntry:
+    """Return the video of a row. Raises ValueError, TypeError for values that no run writes."""
+    for name in ("num_frames", "width", "height", "time_base_num", "time_base_den"):
+        if not (values[name] and values[name] > 0) or (name in ("width", "height") and values[name] > PICTURE_SIDE_MAX):
+            raise ValueError(f"its {name} is {values[name]}")
+    count, rate, pts = values["num_frames"], None, values["pts"]
+    if values["frame_rate_num"] and values["frame_rate_den"]:
+        rate = Fraction(values["frame_rate_num"], values["frame_rate_den"])
+    if (pts is None and rate is None) or (pts is not None and len(pts) != count):
+        raise ValueError(f"it has neither a frame rate nor times of its {count} frames")
+    packets = None if values["packets"] is None else PacketIndex.from_bytes(values["packets"])
+    keyframes = values["keyframes"] if packets is None else packets.keyframes
+    if not keyframes or keyframes[0] != 0 or (packets is not None and len(packets) != count):
+        raise ValueError(f"its packets or keyframes are not those of {count} frames")
+    config = None if packets is None else DecoderConfig(values["codec"], values["extradata"] or b"")
+    base = Fraction(values["time_base_num"], values["time_base_den"])
+    facts = VideoFacts(count, values["height"], values["width"], rate, pts, base, keyframes)
+    return VideoEntry(
+        values["file_name"],
+        values["offset"] or 0,
+        values["size_bytes"],
+        values["container"] or "",
+        config,
+        packets,
+        facts,
+    )
+
+
+def facts_in(folder: Path, only: Path | None = None) -> pa.Table | None:
+    """Return the columns FACTS of the good rows of a manifest, sorted by id; None if there is no manifest.
+
+    Args:
+        folder: The destination.
+        only: The single manifest to read.
+
+    Raises:
+        ManifestError: It cannot be read.
+    """
+    table = read_table(folder, [*FACTS.names, "status"], only)
+    if table is None:
+        return None
+    table = with_columns(table, FACTS.names)
+    is_good = pc.equal(table["status"], "ok")
+    table = (table if pc.all(is_good).as_py() else table.filter(is_good)).select(FACTS.names)
+    in_file = pc.add(table["offset"], TAR_BLOCK)  # a shard has a header in front of each video
+    table = table.set_column(FACTS.get_field_index("offset"), "offset", pc.fill_null(in_file, 0))
+    return table.cast(FACTS).sort_by("id")
+
+
+def differing_rows(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the id of each video whose row in the index is not what the manifest says, and how it differs.
+
+    Raises:
+        ManifestError: The manifest cannot be read.
+        StoreError: The index cannot be read.
+    """
+    due, path = facts_in(folder), folder / GOPS_NAME
+    assert due is not None
+    names = [name for name in FACTS.names if name != "keyframes"]
+    try:
+        with arrow_file(path) as source:
+            found = SortedGroups(source, path, COLUMNS).all(tuple(names)).combine_chunks()
+    except OSError as error:
+        raise StoreError(f"cannot be read: {error}", path=path) from error
+    due = due.select(names).combine_chunks()
+    if found.equals(due):
+        return
+    places = pc.index_in(due["id"], found["id"])
+    for number, place in enumerate(places.to_pylist()):
+        if place is None or found.slice(place, 1).to_pylist() != due.slice(number, 1).to_pylist():
+            yield due["id"][number].as_py(), "is not in it" if place is None else "its row differs from the manifest"
+    for id_ in found["id"].filter(pc.invert(pc.is_in(found["id"], due["id"].combine_chunks()))).to_pylist():
+        yield id_, "is not in the manifest"
+
+
+def known_in(path: Path) -> pa.Table:
+    """Return the columns KNOWN of an index. Raises StoreError."""
+    try:
+        with arrow_file(path) as source:
+            found: pa.Table = SortedGroups(source, path, COLUMNS).all(tuple(KNOWN.names))
+            return found.cast(KNOWN)
+    except OSError as error:
+        raise StoreError(f"cannot be read: {error}", path=path) from error
+
+
+def known_of(rows: Iterable[ManifestRow]) -> pa.Table:
+    """Return the columns KNOWN of rows that have packets."""
+    found = [(row.sha256, row.packets) for row in rows if row.packets is not None]
+    columns = [
+        [sha256 for sha256, _ in found],
+        *([getattr(packets, name) for _, packets in found] for name in KNOWN.names[1:]),
+    ]
+    return pa.table([pa.array(values, field.type) for values, field in zip(columns, KNOWN, strict=True)], schema=KNOWN)
+
+
+def write_gops(path: Path, facts: pa.Table, known: pa.Table) -> None:
+    """Write an index. A video whose packets are not known is read by its container.
+
+    Args:
+        path: The file to write.
+        facts: Columns FACTS, sorted by id.
+        known: Columns KNOWN. If several have one SHA-256, the first one counts.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    known = known.combine_chunks()
+    places = pc.index_in(facts["sha256"], known["sha256"]).combine_chunks()
+    with replacing(path, unless_same=True) as file:
+        with pq.ParquetWriter(
+            file,
+            COLUMNS,
+            compression="zstd",
+            use_dictionary=DICTIONARIES,
+            write_page_checksum=True,
+            write_statistics=["id"],
+            column_encoding=dict.fromkeys(DELTAS, "DELTA_BINARY_PACKED"),
+        ) as writer:
+            for begin, end in _groups(places, known):
+                rows, place = facts.slice(begin, end - begin), places.slice(begin, end - begin)
+                for name in COLUMNS.names[len(FACTS) :]:
+                    rows = rows.append_column(name, known[name].take(place))
+                keyframes = pc.if_else(
+                    pc.is_valid(rows["packets"]), pa.scalar(None, pa.list_(pa.int32())), rows["keyframes"]
+                )
+                at = rows.schema.get_field_index("keyframes")
+                writer.write_table(rows.set_column(at, COLUMNS.field("keyframes"), keyframes).cast(COLUMNS))
+        seal_footer(file)
+
+
+def _groups(places: pa.Array, known: pa.Table) -> Iterator[tuple[int, int]]:
+    """Yield row groups: at most GROUP_ROWS rows, and GROUP_BYTES of packets unless one video has more."""
+    lengths = pc.fill_null(pc.binary_length(known["packets"]), 0).take(places)
+    ends = np.cumsum(pc.fill_null(lengths, 0).to_numpy(), dtype=np.int64)
+    begin = 0
+    while begin < len(ends):
+        before = int(ends[begin - 1]) if begin else 0
+        fits = int(np.searchsorted(ends, before + GROUP_BYTES, "right"))
+        end = min(len(ends), begin + GROUP_ROWS, max(begin + 1, fits))
+        yield begin, end
+        begin = end
