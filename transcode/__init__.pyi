@@ -1,7 +1,7 @@
-from .check import Finding as Finding, ValidationReport as ValidationReport
+from .check import Finding as Finding, Indexed as Indexed, ValidationReport as ValidationReport
 from .choose import Tuned as Tuned
 from .cli.bench import bench as bench
-from .cli.check import doctor as doctor, report as report, validate as validate
+from .cli.check import doctor as doctor, index as index, report as report, validate as validate
 from .cli.choose import sweep as sweep, tune as tune
 from .cli.make import burst as burst, transcode as transcode
 from .cli.manage import Packed as Packed, compact as compact, label as label, merge as merge, pack as pack

@@ -1,5 +1,6 @@
 from .base import (
     MAX_RATE as MAX_RATE,
+    FilePart as FilePart,
     Frames as Frames,
     FrameStore as FrameStore,
     Handles as Handles,
@@ -11,6 +12,7 @@ from .gops import (
     GOPS_NAME as GOPS_NAME,
     differing_rows as differing_rows,
     facts_in as facts_in,
+    facts_of_rows as facts_of_rows,
     known_in as known_in,
     known_of as known_of,
     write_gops as write_gops,
@@ -24,6 +26,7 @@ from .registry import (
     VIDEO_SHARDS as VIDEO_SHARDS,
     VIDEO_STORES as VIDEO_STORES,
     kind_made_by_run as kind_made_by_run,
+    kind_of_folder as kind_of_folder,
     layout_of as layout_of,
     open_store as open_store,
 )

@@ -177,10 +177,14 @@ class VideoStore(FrameStore):
         path = self.path / entry.file_name
         return FilePart(path, entry.offset, entry.size_bytes).buffered()
 
-    def frame_mappings(self, id_: str) -> str:
+    def frame_mappings(self, id_: str, origin_pts: int = 0) -> str:
         """Return the times and keyframes of a video as torchcodec's `custom_frame_mappings` takes them. Raises KeyError.
 
         ``VideoDecoder(store.open_file(id), custom_frame_mappings=store.frame_mappings(id))`` opens without scanning.
+
+        Args:
+            id_: Id of the video.
+            origin_pts: PTS of frame 0 in the file.
         """
         facts = self.facts(id_)
         base, keyframes = facts.time_base or Fraction(1), set(facts.keyframes or ())
@@ -190,7 +194,7 @@ class VideoStore(FrameStore):
             last = rescale(len(pts), 1 / facts.frame_rate, base) - rescale(len(pts) - 1, 1 / facts.frame_rate, base)
         durations = [*(later - one for one, later in pairwise(pts)), last]
         frames = [
-            {"pts": one, "duration": duration, "key_frame": int(number in keyframes)}
+            {"pts": origin_pts + one, "duration": duration, "key_frame": int(number in keyframes)}
             for number, (one, duration) in enumerate(zip(pts, durations, strict=True))
         ]
         return json.dumps({"frames": frames})

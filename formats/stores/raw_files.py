@@ -46,7 +46,7 @@ MAX_PIXELS = 36_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class _ScanResult:
+class ScanResult:
     """Result of scanning a file.
 
     Attributes:
@@ -92,7 +92,7 @@ class VideoFiles(FrameStore):
         if len(self._files) < len(files):
             twin = next(file for file in files if self._files[self._id_of(file)] != file or files.count(file) > 1)
             raise StoreError("is given twice, or differs from another only in its extension; rename one", path=twin)
-        self._scanned: dict[str, _ScanResult] = {}
+        self._scanned: dict[str, ScanResult] = {}
         self._prepare()
 
     def _prepare(self) -> None:
@@ -125,9 +125,14 @@ class VideoFiles(FrameStore):
         return SourceMap()
 
     def facts(self, id_: str) -> VideoFacts:
-        return self._scan(id_).facts
+        return self.scan(id_).facts
 
-    def _scan(self, id_: str) -> _ScanResult:
+    def close(self) -> None:
+        """Close the files that are open."""
+        self._prepare()
+
+    def scan(self, id_: str) -> ScanResult:
+        """Return what the packets of a file tell. Raises KeyError, StoreError."""
         if id_ not in self._scanned:
             path = self.file(id_)
             try:
@@ -137,7 +142,7 @@ class VideoFiles(FrameStore):
         return self._scanned[id_]
 
     def _open(self, id_: str) -> VideoReader:
-        found = self._scan(id_)
+        found = self.scan(id_)
         kind = _CountingReader if found.origin_pts is None else _SurveyedReader
         return kind(
             None,
@@ -155,7 +160,7 @@ class VideoFiles(FrameStore):
         fill_from(self._readers, id_, numbers, rows)
 
     def _open_sound(self, id_: str) -> Sound:
-        return Sound(self.file(id_), id_, self._scan(id_).origin_seconds)
+        return Sound(self.file(id_), id_, self.scan(id_).origin_seconds)
 
     def sample_rate(self, id_: str) -> int | None:
         return self._sounds[id_].rate
@@ -200,7 +205,7 @@ class _CountingReader(VideoReader):
         )
 
 
-def _scan(path: Path) -> _ScanResult:
+def _scan(path: Path) -> ScanResult:
     """Scan a file. Raises ReadError."""
     with Source(path, max_pixels=MAX_PIXELS) as source:
         info = source.info
@@ -220,10 +225,10 @@ def _scan(path: Path) -> _ScanResult:
     size = _shown(frame, cropping, orientation)
     facts = VideoFacts(len(pts), *size, None, pts, info.time_base, keyframes)
     origin_seconds = survey.origin_pts * info.time_base
-    return _ScanResult(facts, info.stream_index, cropping, {0: orientation}, survey.origin_pts, origin_seconds)
+    return ScanResult(facts, info.stream_index, cropping, {0: orientation}, survey.origin_pts, origin_seconds)
 
 
-def _counted(path: Path) -> _ScanResult:
+def _counted(path: Path) -> ScanResult:
     """Scan a file by decoding all of it, with the timestamp rules of `vidprep transcode`. Without timestamps, use the
     header's rate.
     """
@@ -246,7 +251,7 @@ def _counted(path: Path) -> _ScanResult:
     if counts.stamps_guessed < len(pts) or info.frame_rate is None:
         rising = [stamp + later for stamp, later in zip(pts, _nudges(pts), strict=True)]
         facts = replace(facts, frame_rate=None, pts=np.asarray(rising, np.int64) - pts[0], time_base=info.time_base)
-    return _ScanResult(facts, info.stream_index, cropping, orientations, None, pts[0] * info.time_base)
+    return ScanResult(facts, info.stream_index, cropping, orientations, None, pts[0] * info.time_base)
 
 
 def _nudges(ascending: Sequence[int]) -> Iterator[int]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from vidprep.formats.errors import SettingsError, StoreError
+from vidprep.formats.manifest import manifest_paths
 from vidprep.formats.storage import open_unlinked
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ def open_store(
             "`burst`, or give VideoDataset a list of video files",
             path=folder,
         )
+    if kind == ENCODED and not manifest_paths(folder):
+        kind = "indexed_files"
     return _module(kind).open_here(folder, options)
 
 

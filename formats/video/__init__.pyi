@@ -2,7 +2,7 @@ from .audio_decoder import AudioDecoder as AudioDecoder, AudioPacket as AudioPac
 from .gop_frames import DecoderConfig as DecoderConfig, GopDecoders as GopDecoders
 from .jpeg import JpegCoder as JpegCoder, jpeg_coder as jpeg_coder
 from .midway import FrameProperties as FrameProperties, HeldBackFrames as HeldBackFrames, properties_of as properties_of
-from .numbered import NumberedFrames as NumberedFrames
+from .numbered import NumberedFrames as NumberedFrames, as_a_store_decodes as as_a_store_decodes
 from .options import EncoderOptions as EncoderOptions
 from .packets import (
     PacketIndex as PacketIndex,

@@ -11,14 +11,13 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, cast
 
-from av.codec.context import Flags
 from av.packet import Packet
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from vidprep.formats.profiles import CODECS
-from vidprep.formats.video.numbered import DECODER_OPTIONS
+from vidprep.formats.video.numbered import as_a_store_decodes
 from vidprep.formats.video.packets import PacketIndex, PacketSpan
 from vidprep.formats.video.pyav import video_decoder
 
@@ -79,9 +78,7 @@ class GopDecoders:
             decoder = video_decoder(CODECS[config.codec].check_decoder)
             if config.extradata:
                 decoder.extradata = config.extradata
-            decoder.thread_count = 1
-            decoder.flags |= Flags.unaligned
-            decoder.options = DECODER_OPTIONS.get(config.codec, {})
+            as_a_store_decodes(decoder)
             self._kept[config] = decoder
             pixels = sum(each.width * each.height for each in self._kept.values())
             while len(self._kept) > 1 and (len(self._kept) > KEPT_DECODERS or pixels > KEPT_PIXELS):

@@ -14,6 +14,7 @@ from av.codec.context import Flags
 from av.codec.hwaccel import HWAccel
 from av.error import FFmpegError as AvError
 from av.packet import Packet
+from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
@@ -24,6 +25,13 @@ from vidprep.formats.video.source import READ_OPTIONS, file_url
 
 # If H.264 does not declare its reordering, libavcodec guesses it and drops later frames; this option makes it assume the maximum.
 DECODER_OPTIONS = {"h264": {"strict": "1"}}
+
+
+def as_a_store_decodes(decoder: VideoCodecContext) -> None:
+    """Set the options with which stores decode."""
+    decoder.thread_count = 1
+    decoder.flags |= Flags.unaligned  # as `Source` decodes
+    decoder.options = DECODER_OPTIONS.get(decoder.name, {})
 
 
 class NumberedFrames:
@@ -76,9 +84,7 @@ class NumberedFrames:
             self.close()
             raise StoreError("has no video that can be decoded; it is damaged, restore it", path=self._path)
         self._stream, self._base = streams[0], base
-        self._stream.thread_count = 1
-        streams[0].codec_context.flags |= Flags.unaligned  # as `Source` decodes it
-        streams[0].codec_context.options = DECODER_OPTIONS.get(streams[0].codec_context.name, {})
+        as_a_store_decodes(streams[0].codec_context)
 
     def close(self) -> None:
         container = getattr(self, "_container", None)

@@ -19,6 +19,7 @@ ENCODED = {
     "hevc": ["--codec", "hevc", "--gop", 5],
     "vp9": ["--codec", "vp9", "--gop", 3],
     "av1": ["--codec", "av1", "--gop", 7],
+    "shards": ["--gop", 5, "--format", "shards", "--shard-size", "1MiB"],
     "deep": ["--pixel-format", "yuv420p10le"],
     "slow": ["--fps", "30000/1001", "--gop", 16, "--codec", "av1", "--container", "webm"],
 }

@@ -1,4 +1,5 @@
 from .doctor import examine as examine, examine_destination as examine_destination
+from .indexing import Indexed as Indexed, index_videos as index_videos
 from .other_readers import (
     LOADERS as LOADERS,
     STREAM_LOADERS as STREAM_LOADERS,

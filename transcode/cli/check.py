@@ -1,4 +1,4 @@
-"""Commands that inspect destinations and machines: `show`, `validate`, `report`, `monitor` and `doctor`."""
+"""Commands that inspect destinations and machines: `show`, `validate`, `index`, `report`, `monitor` and `doctor`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vidprep.transcode.destination import made_by_run
 from vidprep.transcode.settings import SourceKeywords, SourceOptions, typed
 
 if TYPE_CHECKING:
-    from vidprep.transcode.check import Finding, ValidationReport
+    from vidprep.transcode.check import Finding, Indexed, ValidationReport
     from vidprep.transcode.pages import ReportFiles
 
 
@@ -243,6 +243,61 @@ def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, **given
     if report.unwritten:
         say(f"vidprep: nothing was recorded: {report.unwritten}")
     sys.exit(1 if report.faults else 0)
+
+
+@typed()
+def index(
+    folder: str | Path,
+    *,
+    jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
+    progress: bool = False,
+) -> Indexed:
+    """Write `gops.parquet`: for a destination of an earlier version, or for a folder of videos that others made.
+
+    Each GOP is decoded alone and compared with the frames of the video in order. `open_store` then reads any sequence with
+    one read. Videos that are indexed already are not read again.
+
+    Args:
+        folder: A destination of `transcode`, or a folder of mp4, mkv, mov or webm.
+        progress: Show a progress bar.
+
+    Returns:
+        Indexed, which videos are read by their containers, and why.
+
+    Raises:
+        SettingsError: The folder holds no videos.
+        InUseError: A run is writing there.
+        DestinationError, StoreError, ManifestError: The destination cannot be read or written.
+    """
+    from vidprep.transcode.check import index_videos
+    from vidprep.transcode.run import bar
+    from vidprep.transcode.workers import default_jobs
+
+    with bar(is_shown=progress) as shown:
+        return index_videos(Path(folder), jobs=jobs or default_jobs(), on_start=shown.reset, on_unit=shown.update)
+
+
+@command_of(index, click.argument("folder", metavar="DST", type=LocalPath()))
+def index_command(folder: Path, quiet: bool = False, **given: Any) -> None:
+    """Index every GOP of DST, so that any sequence is one read: a destination of an earlier version, or a folder of mp4,
+    mkv, mov or webm that others made.
+
+    Each GOP is decoded alone and compared with decoding in order. A video of which one differs, or whose packets do not
+    tell enough (open GOPs, no keyframe flags), is a line on stdout, with the reason, and is read by its container.
+
+    \b
+    Exit codes: 0 all good, 1 some video cannot be read at all, 2 wrong usage, 130 interrupted.
+    """
+    done = index(folder, progress=not quiet, **given)
+    for id_, why in sorted(done.by_container.items()):
+        click.echo(printable(f"{id_}: is read by its container: {why}"))
+    for id_, why in sorted(done.unreadable.items()):
+        click.echo(printable(f"{id_}: is left out: {why}"))
+    parts = [f"{count_of(done.num_videos, 'video')} in {folder / 'gops.parquet'}"]
+    parts += [f"{len(done.by_container)} of them read by their containers"] if done.by_container else []
+    parts += [f"{len(done.unreadable)} cannot be read"] if done.unreadable else []
+    click.echo(f"vidprep: {', '.join(parts)}", err=True)
+    sys.exit(1 if done.unreadable else 0)
 
 
 def missing_for_pages() -> str | None:

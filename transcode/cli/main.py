@@ -22,6 +22,7 @@ COMMANDS = {
     "tune": ("choose", "Recommend settings for how a network reads."),
     "label": ("manage", "Add, change and remove labels."),
     "pack": ("manage", "Convert a dataset for another tool."),
+    "index": ("check", "Index every GOP, for reading without containers."),
     "merge": ("manage", "Join the partitions of an array run."),
     "compact": ("manage", "Free dead bytes in shards."),
     "monitor": ("check", "Watch runs and loaders live."),

@@ -8,7 +8,11 @@ from vidprep.formats import open_store
 ENCODED = ("transcode", "--gop", 4, "--preset", "ultrafast")
 
 
-KINDS = {"h264": ENCODED, **{name: ("burst", "--format", name) for name in ("burst", "webdataset", "gulp", "tensor")}}
+KINDS = {
+    "h264": ENCODED,
+    "shards": (*ENCODED, "--format", "shards"),
+    **{name: ("burst", "--format", name) for name in ("burst", "webdataset", "gulp", "tensor")},
+}
 
 
 TERMINATE = "os.kill(os.getpid(), signal.SIGTERM)"

@@ -22,12 +22,21 @@ from vidprep.formats.stores.webdataset import TarStore
 from vidprep.transcode.destination.opening import clear_other_stores, open_destination
 from vidprep.transcode.destination.run_file import settings_of
 
-READERS = {"burst": BurstStore, "tensor": TensorStore, "gulp": GulpStore, "webdataset": TarStore, "encoded": VideoStore}
+READERS = {
+    "burst": BurstStore,
+    "tensor": TensorStore,
+    "gulp": GulpStore,
+    "webdataset": TarStore,
+    "encoded": VideoStore,
+    "shards": VideoStore,
+}
+OF_VIDEOS = {"encoded": ("--gop", 4, "--preset", "ultrafast")}
+OF_VIDEOS["shards"] = (*OF_VIDEOS["encoded"], "--format", "shards")
 
 
 def make(source: Path, destination: object, kind: str, *more: object) -> int:
-    verb = "transcode" if kind == "encoded" else "burst"
-    settings = ("--gop", 4, "--preset", "ultrafast") if kind == "encoded" else ("--format", kind)
+    verb = "transcode" if kind in OF_VIDEOS else "burst"
+    settings = OF_VIDEOS.get(kind, ("--format", kind))
     return transcode(source, destination, *settings, "--jobs", 1, "--quiet", *more, verb=verb).code
 
 
@@ -218,10 +227,11 @@ def test_overwriting_behind_a_url_leaves_nothing_of_another_format(
     clips: Path, fresh: dict[str, Path], far: Callable[[], Path]
 ) -> None:
     memory = pytest.importorskip("fsspec").filesystem("memory")
-    for kind in ("burst", "encoded", "gulp"):
+    for kind in ("burst", "encoded", "shards", "gulp"):
         assert make(clips, "memory://far", kind, "--overwrite") == 0
         names = [name.removeprefix("/far/") for name in memory.find("/far") if ".vidprep" not in name]
-        assert sans_runs(names) == sans_runs([*outputs(fresh[kind]), "manifest.parquet"])
+        own = ["gops.parquet", "manifest.parquet"] if kind in OF_VIDEOS else ["manifest.parquet"]
+        assert sans_runs(names) == sans_runs([*outputs(fresh[kind]), *own])
     assert transcode(far(), "--quiet", verb="validate").code == 0
 
 

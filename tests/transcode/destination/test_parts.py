@@ -32,6 +32,7 @@ from vidprep.transcode.sources.unit import Unit
 TIMES = {"encode_seconds", "cpu_seconds", "attempts", "run"}
 KINDS = {
     "h264": ("transcode", "--gop", 4),
+    "shards": ("transcode", "--gop", 4, "--format", "shards", "--shard-size", "1MiB"),
     "burst": ("burst", "--shard-size", "1MiB"),
     "webdataset": ("burst", "--format", "webdataset"),
 }

@@ -59,7 +59,7 @@ def here(sources, tmp_path_factory):
 
 
 def results(objects: dict[str, bytes]) -> dict[str, bytes]:
-    return {name: data for name, data in objects.items() if not name.startswith((".vidprep", "manifest"))}
+    return {name: data for name, data in objects.items() if not name.startswith((".vidprep", "manifest", "gops"))}
 
 
 def rows(objects: dict[str, bytes]) -> dict[str, dict[str, object]]:
@@ -74,6 +74,7 @@ def check_tidy(objects: dict[str, bytes], *, merged: bool = False) -> None:
     lease, *others = sorted(name for name in objects if name.startswith((".vidprep", "manifest")))
     joined = [".vidprep/merged.json"] * merged
     assert others == [".vidprep/manifest.json", *joined, ".vidprep/run.json", "manifest.parquet"]
+    assert not [name for name in objects if name.startswith("gops-")]
     assert lease.startswith(".vidprep/lease-") and json.loads(objects[lease])["released"]
 
 

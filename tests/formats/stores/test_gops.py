@@ -1,0 +1,303 @@
+"""The index of every GOP, and videos in shards: the same frames by number, damage located, other readers."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from av.error import FFmpegError
+
+from tests.helpers import make_clip, make_clips, transcode, with_peers
+from tests.real_media import SHARED_MEDIA
+from vidprep.formats import VideoDataset, open_store
+from vidprep.formats.errors import StoreError
+from vidprep.formats.manifest.table import manifest_rows
+from vidprep.formats.storage import sha256_of
+from vidprep.formats.stores.encoded import VideoReader, VideoStore
+from vidprep.formats.stores.gops import GOPS_NAME, known_in
+from vidprep.formats.stores.raw_files import VideoFiles
+
+CODECS = ("h264", "hevc", "vp9", "av1")
+GOP = ("--gop", 5)
+
+
+def indexed(store: VideoStore) -> list[bool]:
+    return [store.entry(id_).packets is not None for id_ in store.ids]
+
+
+def by_container(store: VideoStore, id_: str) -> np.ndarray:
+    """All frames of a video by seeks in its container."""
+    reader, facts = store._open(id_), store.facts(id_)
+    rows = np.empty((facts.num_frames, facts.height, facts.width, 3), np.uint8)
+    reader.fill(range(len(rows)), rows)
+    reader.close()
+    return rows
+
+
+def same_everywhere(src: Path, work: Path, codec: str) -> None:
+    files, shards = work / "files", work / "shards"
+    assert transcode(src, files, *GOP, "--codec", codec).code == 0
+    assert transcode(src, shards, *GOP, "--codec", codec, "--format", "shards", "--shard-size", "1MiB").code == 0
+    one, other = open_store(files), open_store(shards)
+    assert isinstance(one, VideoStore) and isinstance(other, VideoStore) and list(one.ids) == list(other.ids)
+    assert all(indexed(one)) and all(indexed(other))
+    for id_ in one.ids:
+        frames = by_container(one, id_)
+        for store in (one, other):
+            backwards = range(len(frames) - 1, -1, -3)
+            assert np.array_equal(store[id_].frames(backwards), frames[backwards])
+            assert np.array_equal(store[id_].frames(), frames), (id_, store)
+        assert one[id_].timestamps.tolist() == other[id_].timestamps.tolist()
+        assert one[id_].source_frames.tolist() == other[id_].source_frames.tolist()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_frames_by_number_are_the_same_from_files_from_shards_and_by_the_container(codec, tmp_path):
+    same_everywhere(make_clips(tmp_path / "src", 3, 23, size=(96, 64)), tmp_path, codec)
+
+
+@pytest.mark.long
+@pytest.mark.media
+@pytest.mark.skipif(not SHARED_MEDIA.exists(), reason="no real clips")
+@pytest.mark.parametrize("codec", CODECS)
+def test_real_clips_are_the_same_from_files_from_shards_and_by_the_container(codec, tmp_path):
+    src = tmp_path / "src"
+    src.mkdir()
+    for clip in SHARED_MEDIA.glob("*.*"):
+        (src / clip.name).symlink_to(clip)
+    args = ("--short-side", 96, "--fps", 7, "--max-frames", 3000)
+    for form in ("files", "shards"):
+        assert transcode(src, tmp_path / form, *GOP, *args, "--codec", codec, "--format", form).code in (0, 1)
+    one, other = open_store(tmp_path / "files"), open_store(tmp_path / "shards")
+    assert list(one.ids) == list(other.ids) and len(one) > 30 and all(indexed(one)) and all(indexed(other))
+    for id_ in one.ids:
+        frames = by_container(one, id_)
+        assert np.array_equal(one[id_].frames(), frames) and np.array_equal(other[id_].frames(), frames), id_
+
+
+def test_a_sequence_is_one_read_and_no_container_is_opened(store_of, monkeypatch):
+    store = open_store(store_of("shards"))
+    id_ = store.ids[1]
+    due, reads = by_container(store, id_)[3:11], []
+    read = os.pread
+    monkeypatch.setattr(os, "pread", lambda *args: (reads.append(args[1:]), read(*args))[1])
+    monkeypatch.setattr(VideoReader, "__init__", lambda *_args, **_more: pytest.fail("a container was opened"))
+    assert np.array_equal(store[id_].frames(range(3, 11)), due)
+    assert len(reads) == 1
+    assert len(pickle.loads(pickle.dumps(store))[id_].frames([0])) == 1
+
+
+@pytest.mark.parametrize("kind", ["h264", "shards", "h264 own times"])
+def test_one_flipped_byte_is_found_and_located(kind, store_of, tmp_path):
+    folder = Path(shutil.copytree(store_of(kind), tmp_path / "made"))
+    store = open_store(folder)
+    id_, entry = store.ids[2], store.entry(store.ids[2])
+    _, offset, size = entry.packets.span(1)
+    file = folder / entry.file_name
+    with file.open("r+b") as data:
+        data.seek(entry.offset + offset + size // 2)
+        byte = data.read(1)[0]
+        data.seek(-1, os.SEEK_CUR)
+        data.write(bytes([byte ^ 8]))
+    first, end = entry.packets.keyframes[1], entry.packets.gop_end(1)
+    with pytest.raises(StoreError, match=f"from {entry.offset + offset} on .frames {first} to {end - 1}.") as raised:
+        open_store(folder)[id_].frames([first])
+    assert str(raised.value.path) == str(file)
+    assert len(open_store(folder)[id_].frames(range(first))) == first, "the GOP before it is whole"
+    assert open_store(folder)[store.ids[1]].frames().any(), "and so is every other video"
+    ran = transcode(folder, verb="validate")
+    named = [line for line in ran.out.splitlines() if id_ in line]
+    assert ran.code == 1 and f"from {entry.offset + offset} on" in ran.out and len(named) == len(ran.out.splitlines())
+    try:  # without its checksum, it decodes to something, or says that it does not
+        open_store(folder, checksum=False)[id_].frames([first])
+    except StoreError as error:
+        assert "does not decode" in str(error) or "do not come out" in str(error)
+
+
+def test_every_flipped_byte_of_the_index_is_refused_or_changes_nothing(store_of, tmp_path):
+    folder = Path(shutil.copytree(store_of("shards"), tmp_path / "made"))
+    path = folder / GOPS_NAME
+    whole, due = path.read_bytes(), {id_: video.frames([7])[0] for id_, video in _videos(folder)}
+    refused = 0
+    for at in range(0, len(whole), max(1, len(whole) // 400)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
+        try:
+            found = {id_: video.frames([7])[0] for id_, video in _videos(folder)}
+        except (StoreError, FFmpegError):
+            refused += 1
+            continue
+        assert found.keys() == due.keys() and all(np.array_equal(found[id_], due[id_]) for id_ in due), at
+    assert refused > 200
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(StoreError, match=r"gops\.parquet"):
+        open_store(folder)
+    assert transcode(folder, verb="validate").code == 1
+    assert transcode(folder, verb="index").code == 0
+    assert path.read_bytes() == whole and transcode(folder, verb="validate").code == 0
+
+
+def _videos(folder):
+    store = open_store(folder)
+    return [(id_, store[id_]) for id_ in store.ids]
+
+
+def test_a_destination_of_an_earlier_version_is_read_by_containers_until_it_is_indexed(tmp_path):
+    src, made = make_clips(tmp_path / "src", 3, 12), tmp_path / "made"
+    assert transcode(src, made, *GOP).code == 0
+    whole = (made / GOPS_NAME).read_bytes()
+    (made / GOPS_NAME).unlink()
+    assert indexed(open_store(made)) == [False] * 3
+    due = {id_: video.frames() for id_, video in _videos(made)}
+    assert transcode(made, verb="validate").code == 0
+    make_clip(src / "new.mp4", 9)
+    assert transcode(src, made, *GOP).code == 0, "a run indexes what it makes"
+    assert indexed(open_store(made)) == [False] * 3 + [True]
+    ran = transcode(made, verb="index")
+    assert ran.code == 0 and not ran.out, ran
+    store = open_store(made)
+    assert indexed(store) == [True] * 4 and all(np.array_equal(store[id_].frames(), due[id_]) for id_ in due)
+    (src / "new.mp4").unlink()
+    assert transcode(src, made, *GOP, "--prune").code == 0
+    assert (made / GOPS_NAME).read_bytes() == whole
+
+
+def test_videos_that_others_made_are_indexed_or_named_with_the_reason(tmp_path):
+    make_clip(tmp_path / "a" / "closed.mp4", 24, options={"g": "8"})
+    make_clip(tmp_path / "open.mkv", 24, options={"g": "8", "bf": "3", "x264-params": "open-gop=1:scenecut=0"})
+    make_clip(tmp_path / "old.mp4", 24, codec="mpeg4")
+    (tmp_path / "torn.mp4").write_bytes(bytes(1000))
+    raw = VideoFiles([tmp_path / name for name in ("a/closed.mp4", "open.mkv", "old.mp4")])
+    due = {id_: raw[id_].frames() for id_ in raw.ids}
+    ran = transcode(tmp_path, verb="index")
+    told = dict(line.split(": ", 1) for line in ran.out.splitlines())
+    assert ran.code == 1 and told.keys() == {"open", "old", "torn"}, ran.out
+    assert "is open" in told["open"] and "left out" in told["torn"]
+    store = open_store(tmp_path)
+    assert list(store.ids) == ["a/closed", "old", "open"] and indexed(store) == [True, False, False]
+    for id_ in store.ids:
+        assert np.array_equal(store[id_].frames(), due[id_])
+        assert np.allclose(store[id_].timestamps, raw[id_].timestamps)
+    assert len(VideoDataset(tmp_path, 4)[0]["frames"]) == 4
+    (tmp_path / "torn.mp4").unlink()
+    make_clip(tmp_path / "a" / "closed.mp4", 10, seed=5)
+    assert transcode(tmp_path, verb="index").code == 0
+    assert len(open_store(tmp_path)["a/closed"]) == 10
+
+
+@pytest.mark.long
+def test_real_clips_are_read_by_their_index_as_without_it(real_clip, tmp_path):
+    path = tmp_path / f"a{real_clip.suffix}"
+    shutil.copy(real_clip, path)
+    if transcode(tmp_path, verb="index").code == 2:
+        return  # not one of the containers that are indexed
+    store, raw = open_store(tmp_path), VideoFiles([path])
+    numbers = range(0, len(raw["a"]), max(1, len(raw["a"]) // 5))
+    assert np.array_equal(store["a"].frames(numbers), raw["a"].frames(numbers))
+    assert np.allclose(store["a"].timestamps, raw["a"].timestamps)
+
+
+def test_files_become_shards_and_files_again_byte_by_byte(store_of, tmp_path):
+    whole = store_of("h264")
+    assert transcode(whole, tmp_path / "shards", "--to", "shards", "--shards", 3, verb="pack").code == 0
+    assert transcode(tmp_path / "shards", tmp_path / "files", "--to", "files", verb="pack").code == 0
+    for folder in ("shards", "files"):
+        assert transcode(tmp_path / folder, verb="validate").code == 0
+        assert all(indexed(open_store(tmp_path / folder)))
+    for row in manifest_rows(whole):
+        assert (tmp_path / "files" / row.file_name).read_bytes() == (whole / row.file_name).read_bytes()
+    assert known_in(tmp_path / "files" / GOPS_NAME).equals(known_in(whole / GOPS_NAME))
+    before = {id_: (video.frames(), video.store.labels(id_)) for id_, video in _videos(whole)}
+    for folder in ("shards", "files"):
+        for id_, video in _videos(tmp_path / folder):
+            assert np.array_equal(video.frames(), before[id_][0]) and video.store.labels(id_) == before[id_][1]
+
+
+def test_audio_is_read_from_shards_as_from_files(tmp_path, cli):
+    src = tmp_path / "src"
+    src.mkdir()
+    for name in ("a", "b"):
+        audio = ("-f", "lavfi", "-i", "sine=frequency=440:duration=2", "-c:a", "aac")
+        cli.run("-f", "lavfi", "-i", "testsrc=size=96x64:rate=25:duration=2", *audio, "-shortest", src / f"{name}.mp4")
+    for form in ("files", "shards"):
+        assert transcode(src, tmp_path / form, *GOP, "--audio", "copy", "--format", form).code == 0
+    one, other = open_store(tmp_path / "files"), open_store(tmp_path / "shards")
+    assert other.entry("b").offset > 0 and all(indexed(one)) and all(indexed(other))
+    assert np.array_equal(one["b"].samples(0.5, 1.5), other["b"].samples(0.5, 1.5)) and one["b"].samples().any()
+    assert np.array_equal(one["b"].frames(), other["b"].frames())
+
+
+WEBDATASET = """
+import hashlib, sys
+import webdataset as wds
+for sample in wds.WebDataset(sys.argv[1:], shardshuffle=False, empty_check=False).decode():
+    print(sample["json"]["id"], sample["json"]["num_frames"], sample["json"]["label"], hashlib.sha256(sample["mp4"]).hexdigest())
+"""
+
+
+@pytest.mark.long
+def test_webdataset_and_gnu_tar_read_the_shards_as_they_are(store_of, tmp_path):
+    folder = store_of("shards")
+    shards, rows = sorted(folder.glob("*.tar")), list(manifest_rows(folder))
+    told = with_peers(WEBDATASET, *shards, needs=["torch", "webdataset"]).splitlines()
+    assert sorted(told) == sorted(f"{row.id} {row.num_frames} {row.labels['label']} {row.sha256}" for row in rows)
+    for shard in shards:
+        subprocess.run(["tar", "-xf", shard, "-C", tmp_path], check=True)
+        with tarfile.open(shard) as tar:
+            assert all(member.isreg() and member.mtime == 0 for member in tar)
+    for row in rows:
+        assert sha256_of(tmp_path / f"{row.id}.mp4") == row.sha256
+
+
+TORCHCODEC = """
+import sys
+import numpy as np
+from torchcodec.decoders import VideoDecoder
+from vidprep.formats import open_store
+for folder in sys.argv[1:]:
+    store = open_store(folder)
+    for id_ in store.ids:
+        video = store.open_file(id_)
+        decoder = VideoDecoder(video, custom_frame_mappings=store.frame_mappings(id_))
+        frames = decoder.get_frames_at([0, len(decoder) - 1, 7]).data
+        exact = VideoDecoder(store.open_file(id_), seek_mode="exact")
+        same = frames.equal(exact.get_frames_at([0, len(decoder) - 1, 7]).data)
+        ours = store[id_].frames().transpose(0, 3, 1, 2).astype(int)
+        nearest = [int(np.abs(ours - frame.numpy()).mean((1, 2, 3)).argmin()) for frame in frames]
+        print(len(decoder) == len(store[id_]), same, nearest == [0, len(decoder) - 1, 7])
+"""
+
+
+@pytest.mark.long
+def test_torchcodec_reads_a_member_of_a_shard_by_three_lines(store_of):
+    told = with_peers(TORCHCODEC, store_of("shards"), store_of("h264 own times"), needs=["torch", "torchcodec"])
+    assert {*told.splitlines()} == {"True True True"}
+
+
+@pytest.fixture
+def moved_meanwhile(tmp_path) -> Callable[[], Path]:
+    src, made = make_clips(tmp_path / "src", 2, 12), tmp_path / "made"
+    assert transcode(src, made, *GOP).code == 0
+
+    def again() -> Path:
+        make_clip(src / "c00.mp4", 12, seed=77)
+        assert transcode(src, made, *GOP).code == 0
+        return made
+
+    again.made = made
+    return again
+
+
+def test_a_store_that_is_open_says_that_a_video_was_made_again(moved_meanwhile):
+    store = open_store(moved_meanwhile.made)
+    moved_meanwhile()
+    assert store["c01"].frames([0]).shape[0] == 1
+    with pytest.raises(StoreError, match="made again after the store was opened"):
+        store["c00"].frames([0])
+    assert open_store(moved_meanwhile.made)["c00"].frames([0]).shape[0] == 1

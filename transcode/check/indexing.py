@@ -1,0 +1,301 @@
+"""`index`: write `gops.parquet` for a destination of an earlier version, or for a folder of videos that others made.
+
+A GOP is indexed only after it was decoded alone and gave the frames that decoding in order gives. A video of which a
+GOP does not is named with the reason, and is read by its container.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from av.error import FFmpegError as AvError
+from av.video.frame import VideoFrame
+
+from vidprep.formats.errors import (
+    CrashedError,
+    DeadlineError,
+    NotIndexedError,
+    SettingsError,
+    StoreError,
+    VidprepError,
+    WorkerError,
+)
+from vidprep.formats.manifest import ManifestRow, manifest_paths
+from vidprep.formats.model import NO_CROPPING, Orientation, StoredPackets, VideoFacts
+from vidprep.formats.profiles import CODECS
+from vidprep.formats.stores import (
+    GOPS_NAME,
+    FilePart,
+    VideoFiles,
+    facts_in,
+    facts_of_rows,
+    kind_of_folder,
+    known_in,
+    known_of,
+    write_gops,
+)
+from vidprep.formats.video import (
+    READ_OPTIONS,
+    DecoderConfig,
+    GopDecoders,
+    PacketIndex,
+    PacketIndexer,
+    as_a_store_decodes,
+    demuxed,
+    open_input,
+    reason_of,
+    spans_of,
+)
+from vidprep.transcode.destination import made_by_run, open_finished, partitions_in
+from vidprep.transcode.media import frame_checksum
+from vidprep.transcode.sources import STATE_DIR, storable
+from vidprep.transcode.workers import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child, LocalPool
+
+SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm")
+BYTES_PER_FRAME = 500  # fewer are rare: bounds the time for a video whose frames are not counted yet
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTask:
+    """Request to index one video.
+
+    Attributes:
+        id: Its id
+        path: File that contains it
+        offset: Position of its first byte
+        size_bytes: Its size
+        num_frames: Number of frames that its manifest says; None if it has no manifest
+    """
+
+    id: str
+    path: Path
+    offset: int
+    size_bytes: int
+    num_frames: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedVideo:
+    """Result of indexing one video.
+
+    Attributes:
+        row: What gops.parquet says of it
+        error: Why it cannot be read at all; None if it can
+    """
+
+    row: ManifestRow
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Indexed:
+    """Result of `index`.
+
+    Attributes:
+        num_videos: Number of videos in the index
+        by_container: Why videos are read by their containers, by id
+        unreadable: Why videos are not in the index at all, by id
+    """
+
+    num_videos: int = 0
+    by_container: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+
+def index_videos(folder: Path, *, jobs: int, on_start: Callable[[int], None], on_unit: Callable[[], object]) -> Indexed:
+    """Index every video of a folder that is not indexed yet.
+
+    Args:
+        folder: A destination of `transcode`, or a folder of videos.
+        jobs: Number of processes.
+        on_start: Called with the number of videos.
+        on_unit: Called after each video.
+
+    Raises:
+        SettingsError: The folder holds a store of frames, or no video.
+        StoreError, ManifestError, DestinationError: It cannot be read, or a run is writing there.
+        OSError: The index cannot be written.
+    """
+    kind = kind_of_folder(folder)
+    if kind not in (None, "encoded"):
+        raise SettingsError(f"{folder}: holds a {kind} store, whose frames need no index of GOPs")
+    if partitions_in(folder, folder / STATE_DIR):
+        raise StoreError(f"holds the parts of an array run; `vidprep merge {folder}` first", path=folder)
+    with LocalPool(jobs, _indexed_in) as workers:
+
+        def run(tasks: list[IndexTask]) -> Iterator[IndexedVideo]:
+            on_start(len(tasks))
+            for _, made in workers.results(tasks):
+                if made is not None:
+                    on_unit()
+                    yield made
+
+        return (_index_destination if manifest_paths(folder) else _index_folder)(folder, run)
+
+
+Run = Callable[[list[IndexTask]], Iterator[IndexedVideo]]
+
+
+def _index_destination(folder: Path, run: Run) -> Indexed:
+    place = open_finished(folder) if made_by_run(folder) else None
+    with place.lock() if place is not None else nullcontext():
+        if place is not None:
+            place.outputs.recover()
+            place.merge_journal()
+        facts, path = facts_in(folder), folder / GOPS_NAME
+        assert facts is not None
+        try:
+            known = known_in(path) if path.exists() else known_of(())
+        except StoreError:  # damaged: all is indexed again
+            known = known_of(())
+        known = known.filter(pc.is_valid(known["packets"]))
+        todo = facts.filter(pc.invert(pc.is_in(facts["sha256"], known["sha256"].combine_chunks())))
+        names = ("id", "file_name", "offset", "size_bytes", "num_frames")
+        rows = zip(*(todo[name].to_pylist() for name in names), strict=True)
+        tasks = [IndexTask(id_, folder / name, offset, size or 0, count) for id_, name, offset, size, count in rows]
+        done, made = Indexed(len(facts)), []
+        try:
+            for one in run(tasks):
+                made.append(one.row)
+                _record(done, one)
+        finally:
+            write_gops(path, facts, pa.concat_tables([known_of(made), known]))
+    return done
+
+
+def _index_folder(folder: Path, run: Run) -> Indexed:
+    files = sorted(_files_below(folder))
+    if not files:
+        raise SettingsError(f"{folder}: no video in it ({', '.join(SUFFIXES)})")
+    stems = [file.with_suffix("").as_posix() for file in files]
+    are_unique = len({*stems}) == len(stems)
+    tasks = [
+        IndexTask(stem if are_unique else file.as_posix(), folder / file, 0, (folder / file).stat().st_size, None)
+        for stem, file in zip(stems, files, strict=True)
+    ]
+    done, rows = Indexed(), []
+    for one in run(tasks):
+        _record(done, one)
+        if one.error is None:
+            one.row.file_name = str(Path(one.row.source).relative_to(folder.absolute()))
+            rows.append(one.row)
+    done.num_videos = len(rows)
+    write_gops(folder / GOPS_NAME, facts_of_rows(rows), known_of(rows))
+    return done
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yield files with an extension of SUFFIXES, relative to the folder, without hidden ones and links."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            path = Path(place, name)
+            if not name.startswith(".") and path.suffix.lower() in SUFFIXES and not path.is_symlink():
+                yield path.relative_to(folder)
+
+
+def _record(done: Indexed, one: IndexedVideo) -> None:
+    if one.error is not None:
+        done.unreadable[one.row.id] = one.error
+    elif one.row.packets is not None and one.row.packets.not_indexed is not None:
+        done.by_container[one.row.id] = one.row.packets.not_indexed
+
+
+def _indexed_in(child: Child, task: IndexTask) -> IndexedVideo:
+    """Index a video in a child process. If the process crashes or takes too long, the video cannot be read."""
+    frames = task.num_frames or task.size_bytes // BYTES_PER_FRAME
+    allowed = MIN_SECONDS + SECONDS_PER_SECOND * frames / FRAMES_PER_SECOND
+    try:
+        return child.call(index_video, task, lambda _work: allowed)
+    except WorkerError:
+        raise
+    except (CrashedError, DeadlineError, MemoryError) as error:
+        return IndexedVideo(_row(task), str(error))
+
+
+def _row(task: IndexTask) -> ManifestRow:
+    container = task.path.suffix.removeprefix(".").lower()
+    return ManifestRow(task.id, task.path.name, storable(str(task.path.absolute())), status="ok", container=container)
+
+
+def index_video(task: IndexTask) -> IndexedVideo:
+    """Index one video. Never raises VidprepError: a video that cannot be read has an error."""
+    row, stream_index, facts = _row(task), None, None
+    try:
+        reason = None
+        if task.num_frames is None:
+            found = VideoFiles([task.path]).scan(task.path.stem)
+            facts, stream_index = found.facts, found.stream_index
+            _describe(row, facts)
+            if found.origin_pts is None:
+                reason = "its packets do not tell which frames they show"
+            elif found.cropping != NO_CROPPING or found.orientations != {0: Orientation()}:
+                reason = "its pictures are turned or cropped when they are shown"
+        with FilePart(task.path, task.offset, task.size_bytes).buffered() as data:
+            row.sha256, row.size_bytes = hashlib.file_digest(data, "sha256").hexdigest(), task.size_bytes
+        try:
+            if reason is not None:
+                raise NotIndexedError(reason)
+            config, index = _index(task, stream_index, task.num_frames or (facts.num_frames if facts else 0))
+            row.codec, row.packets = config.codec, StoredPackets(config.extradata, index.to_bytes())
+        except (NotIndexedError, AvError, ValueError, OSError) as error:
+            why = error.message if isinstance(error, VidprepError) else reason_of(error)
+            row.packets = StoredPackets(not_indexed=why)
+    except (VidprepError, AvError, OSError) as error:
+        return IndexedVideo(row, error.message if isinstance(error, VidprepError) else reason_of(error))
+    return IndexedVideo(row)
+
+
+def _describe(row: ManifestRow, facts: VideoFacts) -> None:
+    row.width, row.height, row.num_frames = facts.width, facts.height, facts.num_frames
+    row.keyframes = list(facts.keyframes or ())
+    base = facts.time_base or (1 / facts.frame_rate if facts.frame_rate else None)
+    if facts.frame_rate is not None:
+        row.frame_rate_num, row.frame_rate_den = facts.frame_rate.numerator, facts.frame_rate.denominator
+    if base is not None:
+        row.time_base_num, row.time_base_den = base.numerator, base.denominator
+    if facts.pts is not None:
+        row.pts = [int(pts) for pts in facts.pts]
+
+
+def _index(task: IndexTask, stream_index: int | None, num_frames: int) -> tuple[DecoderConfig, PacketIndex]:
+    """Return the index of a video, whose GOPs were decoded alone. Raises NotIndexedError, PyAV's errors."""
+    with FilePart(task.path, task.offset, task.size_bytes).buffered() as data:
+        with open_input(data, READ_OPTIONS) as container:
+            stream = next(each for each in container.streams.video if stream_index in (None, each.index))
+            codec = stream.codec_context.codec.canonical_name
+            if codec not in CODECS:
+                raise NotIndexedError(f"it is coded as {codec}, and only {', '.join(CODECS)} are indexed")
+            config = DecoderConfig(codec, stream.codec_context.extradata or b"")
+            as_a_store_decodes(stream.codec_context)
+            with FilePart(task.path, task.offset, task.size_bytes).buffered() as file:
+                indexer = PacketIndexer(codec, config.extradata, file)
+                for packet in demuxed(container, stream):
+                    indexer.add(packet, bytes(packet))
+                index = indexer.finish()
+            if len(index) != num_frames:
+                raise NotIndexedError(f"it has {len(index)} packets and {num_frames} frames")
+            container.seek(0)
+            due = [_identity(frame) for frame in container.decode(stream)]
+        if len(due) != num_frames:
+            raise NotIndexedError(f"{len(due)} of its {num_frames} frames decode in order")
+        decoders = GopDecoders()
+        for first, end in zip(index.keyframes, [*index.keyframes[1:], num_frames], strict=True):
+            ((span, numbers),) = spans_of(index, range(first, end))
+            data.seek(span.offset)
+            found = decoders.frames(config, index, span, memoryview(data.read(span.size)), numbers)
+            if [_identity(frame) for _, frame in found] != due[first:end]:
+                raise NotIndexedError(f"its GOP from frame {first} on gives other frames when it is decoded alone")
+    return config, index
+
+
+def _identity(frame: VideoFrame) -> tuple[int, int, int]:
+    """Return a checksum of the samples, and the tags by which they become RGB."""
+    return frame_checksum(frame), int(frame.colorspace), int(frame.color_range)
