@@ -72,8 +72,15 @@ KNOWN = pa.schema(
 )
 COLUMNS = pa.schema([*FACTS, *(field for field in KNOWN if field.name != "sha256")])
 READ = tuple(name for name in COLUMNS.names if name not in ("id", "sha256", "not_indexed"))
-DICTIONARIES = ["file_name", "codec", "container", "extradata", "not_indexed"]
-DELTAS = ["offset", "size_bytes", "width", "height", "num_frames", "pts.list.element", "keyframes.list.element"]
+# A compressed page costs 20 µs however small it is, so only large columns are compressed; the others have compact encodings.
+LEAVES = {field.name: f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name for field in COLUMNS}
+COMPRESSION = dict.fromkeys(LEAVES.values(), "none") | {"packets": "lz4", "sha256": "zstd"}
+DICTIONARIES = ["codec", "container", "extradata", "not_indexed"]
+ENCODINGS = {name: "DELTA_BYTE_ARRAY" for name in ("id", "file_name")} | {
+    LEAVES[field.name]: "DELTA_BINARY_PACKED"
+    for field in COLUMNS
+    if pa.types.is_integer(field.type) or pa.types.is_list(field.type)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,11 +284,11 @@ def write_gops(path: Path, facts: pa.Table, known: pa.Table) -> None:
         with pq.ParquetWriter(
             file,
             COLUMNS,
-            compression="zstd",
+            compression=COMPRESSION,
             use_dictionary=DICTIONARIES,
             write_page_checksum=True,
             write_statistics=["id"],
-            column_encoding=dict.fromkeys(DELTAS, "DELTA_BINARY_PACKED"),
+            column_encoding=ENCODINGS,
         ) as writer:
             for begin, end in _groups(places, known):
                 rows, place = facts.slice(begin, end - begin), places.slice(begin, end - begin)

@@ -97,9 +97,9 @@ class SortedGroups:
         """Return columns of a row as a table. Raises KeyError, StoreError."""
         number = bisect_right(self._first_ids, id_) - 1
         if number >= 0:
-            ids = Ids.of_column(self.read(number, ("id",))["id"])
-            if (place := ids.place(id_)) is not None:
-                return self.read(number, columns).slice(place, 1)
+            table = self.read(number, ("id", *columns))
+            if (place := Ids.of_column(table["id"]).place(id_)) is not None:
+                return table.slice(place, 1)
         raise KeyError(f"{id_!r} is not in {self.path.parent}")
 
     def read(self, number: int, columns: tuple[str, ...] | None) -> pa.Table:
@@ -114,10 +114,11 @@ class SortedGroups:
             table = self._file.read_row_group(number, columns=asked, use_threads=False)
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             raise StoreError(f"is damaged in row group {number}: {error}", path=self.path) from error
-        self._kept[key] = table.combine_chunks()
-        self._kept_bytes += self._kept[key].nbytes
+        is_whole = all(column.num_chunks == 1 for column in table.columns)  # combining would copy it
+        self._kept[key] = table if is_whole else table.combine_chunks()
+        self._kept_bytes += self._kept[key].get_total_buffer_size()
         while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
-            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
+            self._kept_bytes -= self._kept.popitem(last=False)[1].get_total_buffer_size()
         return self._kept[key]
 
     def _check_once(self, number: int) -> None:

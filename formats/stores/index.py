@@ -394,7 +394,7 @@ class FrameIndex:
         return SourceMap(frames, pts, Fraction(*base))
 
     def labels(self, id_: str) -> dict[str, Any]:
-        return self._labels_in(self._rows.row(id_, ("id", *self._label_names))).of(id_)
+        return self._labels_in(self._rows.row(id_, tuple(self._label_names))).of(id_)
 
     def label_columns(self, only: Collection[str] | None = None) -> Labels:
         """Return the labels of all videos in order, or of the ids in `only`."""

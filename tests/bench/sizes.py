@@ -2,8 +2,9 @@
 
     python tests/bench/sizes.py [WORK]      WORK keeps the stores that are made of the clips (BENCH_SRC=folder names others)
 
-Clips at 240 lines, H.264 at GOP 5 and burst; 8 frames in a row from random places, 112x112, one thread. Beside ours: torchcodec
-with torch's antialiased interpolate, torchcodec's own resize, and simplejpeg alone on the same bytes. Medians of BENCH_ROUNDS of the
+Clips at 240 lines, H.264 at GOP 5 and burst; 8 frames in a row from random places, 112x112, one thread. Beside ours: decoding and
+colours alone, of bytes in memory; torchcodec with torch's antialiased interpolate, torchcodec's own resize, and simplejpeg alone on the
+same bytes. Medians of BENCH_ROUNDS of the
 time of all sequences, of which each tool gets the same, in turn. Then whole frames, what float32 with mean and deviation adds to
 uint8, and what two workers of a PrefetchLoader give against reading without them.
 """
@@ -28,6 +29,8 @@ from torchcodec.transforms import Resize
 
 from vidprep.formats import PrefetchLoader, VideoDataset, open_store
 from vidprep.formats.stores.base import FrameStore
+from vidprep.formats.stores.encoded import RgbRows, VideoStore
+from vidprep.formats.video import GopDecoders, spans_of
 
 FRAMES, SIDE, SEQUENCES, CACHE = 8, 112, 120, 64 << 20
 NORMALIZED = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -55,6 +58,18 @@ def of_video(folder: Path, size: tuple[int, int] | None) -> dict[str, Tool]:
         decoder = VideoDecoder(str(folder / f"{id_}.mp4"), num_ffmpeg_threads=1, seek_mode="approximate")
         return decoder.get_frames_in_range(first, first + FRAMES).data
 
+    def alone(which: Sequence) -> object:
+        id_, first = which
+        entry, (height, width) = store.entry(id_), size or (store[id_].height, store[id_].width)
+        assert entry.packets is not None and entry.config is not None
+        made = np.empty((FRAMES, height, width, 3), np.uint8)
+        writer = RgbRows(folder, id_, entry.facts)
+        for span, numbers in spans_of(entry.packets, range(first, first + FRAMES)):
+            data = held[id_][span.offset : span.offset + span.size]
+            for number, frame in list(decoders.frames(entry.config, entry.packets, span, data, numbers)):
+                writer.write(frame, made[number - first], number)
+        return made
+
     def torchcodec(which: Sequence) -> object:
         return torch.nn.functional.interpolate(whole(which), (SIDE, SIDE), mode="bilinear", antialias=True)
 
@@ -65,15 +80,23 @@ def of_video(folder: Path, size: tuple[int, int] | None) -> dict[str, Tool]:
         return decoder.get_frames_in_range(first, first + FRAMES).data
 
     store = open_store(folder)
-    stores = _Anew(store)
+    assert isinstance(store, VideoStore)
+    stores, decoders = _Anew(store), GopDecoders()
+    held = {id_: memoryview(store.file(id_).read_bytes()) for id_ in store.ids}
     if size is None:
         coarse = _Anew(open_store(folder, fast=True))
         return {
             "vidprep": ours,
+            "decoding and colours alone": alone,
             "vidprep, fast=True": lambda which: coarse[which[0]][which[0]].frames(range(which[1], which[1] + FRAMES)),
             "torchcodec": whole,
         }
-    return {"vidprep": ours, "torchcodec + interpolate": torchcodec, "torchcodec Resize": resizing}
+    return {
+        "vidprep": ours,
+        "decoding and sizes alone": alone,
+        "torchcodec + interpolate": torchcodec,
+        "torchcodec Resize": resizing,
+    }
 
 
 class _Anew:
@@ -83,7 +106,8 @@ class _Anew:
         self._store = store
 
     def __getitem__(self, id_: str) -> FrameStore:
-        self._store._readers.drop(id_)  # type: ignore[attr-defined]
+        assert isinstance(self._store, VideoStore)
+        self._store._files.drop(self._store.entry(id_).file_name)
         return self._store
 
 

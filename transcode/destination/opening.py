@@ -46,11 +46,14 @@ class _Output(NamedTuple):
     container: str | None
     offset: int | None
 
-    @property
-    def kind(self) -> str:
-        """Kind of store that it belongs to."""
+    def kind(self, kept: str) -> str:
+        """Return the kind of store that it belongs to. A failed video has no output, so it belongs to `kept` if that holds
+        videos.
+        """
         if self.container in STORES_OF_FRAMES:
             return str(self.container)
+        if self.status != "ok" and kept in (ENCODED, VIDEO_SHARDS):
+            return kept
         return ENCODED if self.offset is None else VIDEO_SHARDS
 
 
@@ -59,7 +62,7 @@ def clear_other_stores(place: Destination, settings: RunSettings) -> None:
     kept = settings.output.store_kind
     place.storage.remove(*_left_by_others(place.storage, place.journal, kept))
     place.storage.remove(*_forget_rows_of_others(place.root, kept))
-    if any(row.kind != kept for row in _in_journal(place.journal)):
+    if any(row.kind(kept) != kept for row in _in_journal(place.journal)):
         place.clear_journal()
 
 
@@ -71,12 +74,12 @@ def _left_by_others(storage: Storage, journal: Journal, kept: str) -> list[str]:
     """Return files of stores of other kinds than `kept`. Raises DestinationError for a link or a special file."""
     root = storage.root
     rows = [*read_rows(root, _Output), *_in_journal(journal)]
-    kinds = {row.kind for row in rows} | {kind_made_by_run(root)}
+    kinds = {row.kind(kept) for row in rows} | {kind_made_by_run(root)}
     kinds |= {_indexed_as(storage, kind) for kind in STORES_OF_FRAMES}
     others = [layout_of(kind) for kind in KINDS if kind in kinds and kind != kept]
     left = {*storage.list(lambda name: any(layout.is_file(name) for layout in others))}
     if kept != ENCODED:
-        left |= {row.file_name for row in rows if row.status == "ok" and row.kind == ENCODED}
+        left |= {row.file_name for row in rows if row.status == "ok" and row.kind(kept) == ENCODED}
     if kept not in (ENCODED, VIDEO_SHARDS) and kinds & {ENCODED, VIDEO_SHARDS}:
         left |= {*storage.list(lambda name: name == GOPS_NAME)}
     storage.list(left.__contains__)  # raises for links and folders with these names, before anything is removed
@@ -87,7 +90,7 @@ def _forget_rows_of_others(root: Path, kept: str) -> list[str]:
     """Remove rows of other stores from the manifests in `root`. Return the names of manifests that became empty."""
     gone = []
     for path in manifest_paths(root):
-        is_kept = [row.kind == kept for row in read_rows(root, _Output, only=path)]
+        is_kept = [row.kind(kept) == kept for row in read_rows(root, _Output, only=path)]
         if not any(is_kept):
             gone.append(path.name)
         elif not all(is_kept):

@@ -108,6 +108,7 @@ FILE_LOADERS = (OURS, *LOADERS, *STREAM_LOADERS)
 READ_BY = {
     "raw": FILE_LOADERS,
     "encoded": FILE_LOADERS,
+    "shards": (OURS,),
     "gulp": (OURS, "GulpIO2"),
     "webdataset": (OURS, "webdataset"),
     "jpg": ("Pillow", "OpenCV"),
@@ -207,10 +208,12 @@ def find_place(path: Path) -> Place:
         raise StoreError("holds no video", path=path)
     kind = _kind_of(store)
     ids = _in_tar_order(store) if isinstance(store, TarStore) else store.ids
-    return Place(path, kind, store, tuple(ids), _encoded_as(path) if kind == "encoded" else kind)
+    return Place(path, kind, store, tuple(ids), _encoded_as(path) or kind if isinstance(store, VideoStore) else kind)
 
 
 def _kind_of(store: FrameStore) -> str:
+    if isinstance(store, VideoStore) and store.entry(store.ids[0]).offset:
+        return "shards"
     holds_videos = isinstance(store, TarStore) and store.facts(store.ids[0]).keyframes is not None
     return "webdataset of videos" if holds_videos else store.kind
 
