@@ -76,7 +76,7 @@ READ = tuple(name for name in COLUMNS.names if name not in ("id", "sha256", "not
 LEAVES = {field.name: f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name for field in COLUMNS}
 COMPRESSION = dict.fromkeys(LEAVES.values(), "none") | {"packets": "lz4", "sha256": "zstd"}
 DICTIONARIES = ["codec", "container", "extradata", "not_indexed"]
-ENCODINGS = {name: "DELTA_BYTE_ARRAY" for name in ("id", "file_name")} | {
+ENCODINGS = dict.fromkeys(("id", "file_name"), "DELTA_BYTE_ARRAY") | {
     LEAVES[field.name]: "DELTA_BINARY_PACKED"
     for field in COLUMNS
     if pa.types.is_integer(field.type) or pa.types.is_list(field.type)
