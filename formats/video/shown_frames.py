@@ -15,6 +15,7 @@ every packet is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -401,6 +402,25 @@ class _Vp9:
         return bool(bits.u(1))
 
 
+@dataclass(frozen=True, slots=True)
+class _Av1Sequence:
+    """Fields of an AV1 sequence header that frame headers need (5.5.1).
+
+    Attributes:
+        is_still: Whether frame headers are reduced
+        screen_content_tools: 2 if each frame tells
+        integer_mv: 2 if each frame tells
+        frame_id_bits: Bits of a frame's id; 0 without ids
+        order_hint_bits: Bits of a frame's order hint
+    """
+
+    is_still: bool
+    screen_content_tools: int = 0
+    integer_mv: int = 0
+    frame_id_bits: int = 0
+    order_hint_bits: int = 0
+
+
 class _Av1:
     is_entry = None
     needed_later = turns = False
@@ -408,21 +428,82 @@ class _Av1:
 
     def __init__(self, record: bytes) -> None:
         self._is_still = False
+        self._sequence: _Av1Sequence | None = None
         for kind, body in _obus(record[4:]):
             self._take_sequence(kind, body)
 
     def _take_sequence(self, kind: int, body: bytes) -> None:
         if kind == 1:
             self._is_still = body[0] >> 3 & 1 == 1
+            self._sequence = None
+            with suppress(IndexError):
+                self._sequence = _av1_sequence(_Bits(body))
 
     def count(self, packet: bytes) -> int:
-        shown = 0
+        shown, self.is_reference = 0, False
         for kind, body in _obus(packet):
             self._take_sequence(kind, body)
             if kind in (3, 6):
                 again, is_shown = body[0] >> 7, body[0] >> 4 & 1
                 shown += bool(self._is_still or again or is_shown)
+                self.is_reference |= self._sequence is None or _refreshes(_Bits(body[:HEADER_BYTES]), self._sequence)
         return shown
+
+
+def _av1_sequence(bits: _Bits) -> _Av1Sequence | None:
+    """Return a sequence header; None if frame headers have fields for a decoder model, which are not read here."""
+    bits.u(3), bits.u(1)
+    if bits.u(1):
+        return _Av1Sequence(is_still=True)
+    if bits.u(1):  # timing_info
+        bits.u(32), bits.u(32)
+        if bits.u(1):
+            bits.ue()
+        if bits.u(1):  # decoder_model_info
+            return None
+    has_delays = bits.u(1)
+    for _ in range(bits.u(5) + 1):
+        bits.u(12)
+        if bits.u(5) > 7:
+            bits.u(1)
+        if has_delays and bits.u(1):
+            bits.u(4)
+    width_bits, height_bits = bits.u(4) + 1, bits.u(4) + 1
+    bits.u(width_bits), bits.u(height_bits)
+    frame_id_bits = 0
+    if bits.u(1):
+        delta = bits.u(4)
+        frame_id_bits = delta + bits.u(3) + 3
+    bits.u(3), bits.u(4)
+    has_order = bits.u(1)
+    if has_order:
+        bits.u(2)
+    screen_content_tools = 2 if bits.u(1) else bits.u(1)
+    integer_mv = 2
+    if screen_content_tools and not bits.u(1):
+        integer_mv = bits.u(1)
+    return _Av1Sequence(False, screen_content_tools, integer_mv, frame_id_bits, bits.u(3) + 1 if has_order else 0)
+
+
+def _refreshes(bits: _Bits, sequence: _Av1Sequence) -> bool:
+    """Return whether an AV1 frame is stored as a reference (5.9.2)."""
+    if sequence.is_still or bits.u(1):  # show_existing_frame
+        return True
+    kind, is_shown = bits.u(2), bits.u(1)
+    if not is_shown:
+        bits.u(1)
+    is_key, is_switch = kind == 0, kind == 3
+    if is_switch or (is_key and is_shown):
+        return True
+    is_resilient, is_intra = bits.u(1), kind in (0, 2)
+    bits.u(1)
+    tools = bits.u(1) if sequence.screen_content_tools == 2 else sequence.screen_content_tools
+    if tools and sequence.integer_mv == 2:
+        bits.u(1)
+    bits.u(sequence.frame_id_bits), bits.u(1), bits.u(sequence.order_hint_bits)
+    if not is_intra and not is_resilient:
+        bits.u(3)
+    return bits.u(8) != 0
 
 
 def _obus(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -6,10 +6,12 @@ import io
 import zlib
 
 import av
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from tests.helpers import make_clip
+from tests.helpers import make_clip, make_clips, transcode
+from vidprep.formats import open_store
 from vidprep.formats.errors import NotIndexedError
 from vidprep.formats.video.gop_frames import packets_of
 from vidprep.formats.video.packets import PacketIndex, PacketIndexer, spans_of
@@ -75,6 +77,20 @@ def test_frames_that_nobody_refers_to_are_decoded_only_if_they_are_wanted(tmp_pa
         for gop, end in ((0, 8), (8, 16)):
             inside = [number for number in wanted if gop <= number < end]
             assert inside or not [number for number in fed if gop <= number < end], "no GOP is decoded for nothing"
+
+
+@pytest.mark.parametrize("codec", ["hevc", "av1"])
+def test_frames_that_nobody_refers_to_are_known_in_other_codecs_too(codec, tmp_path):
+    src, made = make_clips(tmp_path / "src", 1, 33, size=(96, 64)), tmp_path / "made"
+    assert transcode(src, made, "--codec", codec, "--gop", 16).code == 0
+    store = open_store(made)
+    index = store.entry("c00").packets
+    loose = [frame for frame, needed in zip(index.frames, index.is_reference, strict=True) if not needed]
+    assert len(loose) >= (8 if codec == "hevc" else 2)
+    due = store["c00"].frames()
+    for step in (1, 3, 5, 7):
+        numbers = list(range(step % 3, 33, step))
+        assert np.array_equal(store["c00"].frames(numbers), due[numbers])
 
 
 def test_adjacent_gops_are_one_read_and_others_are_not(tmp_path):
