@@ -18,6 +18,7 @@ from .labels import (
 from .remarks import NOTES as NOTES, Remark as Remark
 from .row import (
     COLUMN_NAMES as COLUMN_NAMES,
+    OUTSIDE as OUTSIDE,
     REMOVED as REMOVED,
     ManifestRow as ManifestRow,
     Recorded as Recorded,

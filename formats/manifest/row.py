@@ -15,7 +15,7 @@ from typing import Any
 
 from vidprep.formats.errors import ManifestError
 from vidprep.formats.manifest.remarks import Remark
-from vidprep.formats.model import Cut, SourceState, StoredPackets
+from vidprep.formats.model import Cut, SourceState, StoredPackets, VideoFacts
 from vidprep.formats.moments import LEAST_KNOWN, Tolerance, exact_seconds
 from vidprep.formats.storage import parse_json
 
@@ -277,6 +277,17 @@ class ManifestRow:
         return replace(
             self, **{name: value for name in Recorded.__slots__ if (value := getattr(added, name)) is not None}
         )
+
+    def describe(self, facts: VideoFacts) -> None:
+        """Fill the columns about the size, the frames and the times of a video."""
+        self.width, self.height, self.num_frames = facts.width, facts.height, facts.num_frames
+        if facts.frame_rate is not None:
+            self.frame_rate_num, self.frame_rate_den = facts.frame_rate.numerator, facts.frame_rate.denominator
+        base = facts.time_base or (1 / facts.frame_rate if facts.frame_rate else None)
+        if base is not None:
+            self.time_base_num, self.time_base_den = base.numerator, base.denominator
+        self.pts = None if facts.pts is None else [int(pts) for pts in facts.pts]
+        self.keyframes = None if facts.keyframes is None else list(facts.keyframes)
 
     def warn(self, *remarks: Remark) -> None:
         """Add a warning."""

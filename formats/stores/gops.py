@@ -23,6 +23,7 @@ file before. Page checksums are on, and the footer is sealed.
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -37,9 +38,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest import ManifestRow, read_table, with_columns
+from vidprep.formats.manifest import OUTSIDE, ManifestRow, is_text, read_table, with_columns
 from vidprep.formats.model import VideoFacts
-from vidprep.formats.storage import PICTURE_SIDE_MAX, arrow_file, replacing, seal_footer
+from vidprep.formats.profiles import CODECS
+from vidprep.formats.storage import PICTURE_SIDE_MAX, arrow_file, check_regular, replacing, seal_footer
 from vidprep.formats.stores.groups import KEPT_BYTES, SortedGroups
 from vidprep.formats.stores.ids import Ids
 from vidprep.formats.stores.shards import TAR_BLOCK
@@ -47,6 +49,8 @@ from vidprep.formats.video import DecoderConfig, PacketIndex
 
 GOPS_NAME = "gops.parquet"
 GROUP_ROWS, GROUP_BYTES = 128, 512 << 10
+LAST_BYTE = 2**60
+FRAMES_UNASKED = 1_000_000  # above this, the size of the video is checked: a frame takes at least one byte
 FACTS = pa.schema(
     [
         ("id", pa.string()),
@@ -67,10 +71,11 @@ FACTS = pa.schema(
         ("keyframes", pa.list_(pa.int32())),
     ]
 )
+COLUMNS = pa.schema([*FACTS, ("extradata", pa.binary()), ("packets", pa.binary()), ("not_indexed", pa.string())])
+# In memory; the packets of a million videos may have more than the two gigabytes of a column of pa.binary().
 KNOWN = pa.schema(
-    [("sha256", pa.string()), ("extradata", pa.binary()), ("packets", pa.binary()), ("not_indexed", pa.string())]
+    [("sha256", pa.string()), ("extradata", pa.binary()), ("packets", pa.large_binary()), ("not_indexed", pa.string())]
 )
-COLUMNS = pa.schema([*FACTS, *(field for field in KNOWN if field.name != "sha256")])
 READ = tuple(name for name in COLUMNS.names if name not in ("id", "sha256", "not_indexed"))
 # A compressed page costs 20 µs however small it is, so only large columns are compressed; the others have compact encodings.
 LEAVES = {field.name: f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name for field in COLUMNS}
@@ -158,37 +163,62 @@ class GopsFile:
         row = self._rows.row(id_, READ)
         values = {name: row[name][0].as_py() for name in READ}
         try:
-            return entry_of(values)
+            return checked_claims(self.path.parent, id_, entry_of(values))
+        except StoreError:
+            raise
         except (ValueError, TypeError, ArithmeticError) as error:
             raise StoreError(f"{id_}: {error}; `vidprep index` makes it again", path=self.path) from error
 
 
 def entry_of(values: dict[str, Any]) -> VideoEntry:
-    """Return the video of a row. Raises ValueError, TypeError for values that no run writes."""
+    """Return the video of a row. Raises ValueError, TypeError for values that no run writes, and that may be hostile."""
+    file_name, container = values["file_name"], values["container"] or ""
+    if not is_text(file_name) or re.search(OUTSIDE, file_name):
+        raise ValueError(f"its file is {file_name!r}, which is not in the folder")
+    if container and not re.fullmatch(r"[a-z0-9]{1,8}", container):
+        raise ValueError(f"its container is {container!r}")
+    begin, size = (values[name] or 0 for name in ("offset", "size_bytes"))
+    if not (0 <= begin <= LAST_BYTE and 0 <= size <= LAST_BYTE):
+        raise ValueError(f"it is {size} bytes from {begin} on")
     for name in ("num_frames", "width", "height", "time_base_num", "time_base_den"):
         if not (values[name] and values[name] > 0) or (name in ("width", "height") and values[name] > PICTURE_SIDE_MAX):
             raise ValueError(f"its {name} is {values[name]}")
     count, rate, pts = values["num_frames"], None, values["pts"]
-    if values["frame_rate_num"] and values["frame_rate_den"]:
+    if min(values["frame_rate_num"] or 0, values["frame_rate_den"] or 0) > 0:
         rate = Fraction(values["frame_rate_num"], values["frame_rate_den"])
-    if (pts is None and rate is None) or (pts is not None and len(pts) != count):
+    if (pts is None and rate is None) or (pts is not None and (len(pts) != count or None in pts)):
         raise ValueError(f"it has neither a frame rate nor times of its {count} frames")
     packets = None if values["packets"] is None else PacketIndex.from_bytes(values["packets"])
     keyframes = values["keyframes"] if packets is None else packets.keyframes
-    if not keyframes or keyframes[0] != 0 or (packets is not None and len(packets) != count):
+    if not keyframes or keyframes[0] != 0 or None in keyframes or (packets is not None and len(packets) != count):
         raise ValueError(f"its packets or keyframes are not those of {count} frames")
+    if packets is not None and (
+        values["codec"] not in CODECS or packets.offsets[-1] + packets.sizes[-1] > (size or LAST_BYTE)
+    ):
+        raise ValueError(
+            f"its packets are of {values['codec']}, and end at byte {packets.offsets[-1] + packets.sizes[-1]}"
+        )
     config = None if packets is None else DecoderConfig(values["codec"], values["extradata"] or b"")
     base = Fraction(values["time_base_num"], values["time_base_den"])
     facts = VideoFacts(count, values["height"], values["width"], rate, pts, base, keyframes)
-    return VideoEntry(
-        values["file_name"],
-        values["offset"] or 0,
-        values["size_bytes"],
-        values["container"] or "",
-        config,
-        packets,
-        facts,
-    )
+    return VideoEntry(file_name, begin, values["size_bytes"], container, config, packets, facts)
+
+
+def size_of(path: Path) -> int:
+    """Return the size of a regular file. Raises StoreError."""
+    try:
+        check_regular(path)
+        return path.stat().st_size
+    except OSError as error:
+        raise StoreError(f"cannot be read: {error.strerror}", path=path) from error
+
+
+def checked_claims(folder: Path, id_: str, entry: VideoEntry) -> VideoEntry:
+    """Return the video. Raises StoreError if so many frames are claimed that memory may not suffice, and not there."""
+    count, path = entry.facts.num_frames, folder / entry.file_name
+    if entry.packets is None and count > FRAMES_UNASKED and count > (size := size_of(path)):
+        raise StoreError(f"{id_}: {count} frames are claimed of {size} bytes; make it again", path=path)
+    return entry
 
 
 def facts_in(folder: Path, only: Path | None = None) -> pa.Table | None:
@@ -239,10 +269,18 @@ def differing_rows(folder: Path) -> Iterator[tuple[str, str]]:
     due = due.select(names).combine_chunks()
     if found.equals(due):
         return
-    places = pc.index_in(due["id"], found["id"])
-    for number, place in enumerate(places.to_pylist()):
-        if place is None or found.slice(place, 1).to_pylist() != due.slice(number, 1).to_pylist():
-            yield due["id"][number].as_py(), "is not in it" if place is None else "its row differs from the manifest"
+    places = pc.index_in(due["id"], found["id"]).combine_chunks()
+    there, differs = found.take(places), pa.array(np.zeros(len(due), np.bool_))
+    for name in names:
+        if name == "pts":
+            same = pa.array([a == b for a, b in zip(there[name].to_pylist(), due[name].to_pylist(), strict=True)])
+        else:
+            same = pc.fill_null(pc.equal(there[name], due[name]), False)
+            same = pc.or_(same, pc.and_(pc.is_null(there[name]), pc.is_null(due[name])))
+        differs = pc.or_(differs, pc.invert(same))
+    for number in np.flatnonzero(np.asarray(differs)).tolist():
+        why = "its row differs from the manifest" if places[number].is_valid else "is not in it"
+        yield due["id"][number].as_py(), why
     for id_ in found["id"].filter(pc.invert(pc.is_in(found["id"], due["id"].combine_chunks()))).to_pylist():
         yield id_, "is not in the manifest"
 
@@ -273,12 +311,15 @@ def write_gops(path: Path, facts: pa.Table, known: pa.Table) -> None:
     Args:
         path: The file to write.
         facts: Columns FACTS, sorted by id.
-        known: Columns KNOWN. If several have one SHA-256, the first one counts.
+        known: Columns KNOWN. If several have one SHA-256, the first one with packets counts.
 
     Raises:
         OSError: It cannot be written.
     """
-    known = known.combine_chunks()
+    has_packets = pc.is_valid(known["packets"])
+    refused = known.filter(pc.and_not(pc.is_valid(known["not_indexed"]), has_packets))
+    known = pa.concat_tables([known.filter(has_packets), refused])
+    known = known.filter(pc.is_valid(known["sha256"])).combine_chunks()
     places = pc.index_in(facts["sha256"], known["sha256"]).combine_chunks()
     with replacing(path, unless_same=True) as file:
         with pq.ParquetWriter(
@@ -290,7 +331,7 @@ def write_gops(path: Path, facts: pa.Table, known: pa.Table) -> None:
             write_statistics=["id"],
             column_encoding=ENCODINGS,
         ) as writer:
-            for begin, end in _groups(places, known):
+            for begin, end in _groups(facts, places, known):
                 rows, place = facts.slice(begin, end - begin), places.slice(begin, end - begin)
                 for name in COLUMNS.names[len(FACTS) :]:
                     rows = rows.append_column(name, known[name].take(place))
@@ -302,10 +343,14 @@ def write_gops(path: Path, facts: pa.Table, known: pa.Table) -> None:
         seal_footer(file)
 
 
-def _groups(places: pa.Array, known: pa.Table) -> Iterator[tuple[int, int]]:
-    """Yield row groups: at most GROUP_ROWS rows, and GROUP_BYTES of packets unless one video has more."""
-    lengths = pc.fill_null(pc.binary_length(known["packets"]), 0).take(places)
-    ends = np.cumsum(pc.fill_null(lengths, 0).to_numpy(), dtype=np.int64)
+def _groups(facts: pa.Table, places: pa.Array, known: pa.Table) -> Iterator[tuple[int, int]]:
+    """Yield row groups: at most GROUP_ROWS rows, and GROUP_BYTES of packets, times and keyframes unless one video has
+    more.
+    """
+    sizes = pc.fill_null(pc.binary_length(known["packets"]).take(places), 0).to_numpy().astype(np.int64)
+    for name, item_bytes in (("pts", 8), ("keyframes", 4)):
+        sizes = sizes + item_bytes * pc.fill_null(pc.list_value_length(facts[name]), 0).to_numpy()
+    ends = np.cumsum(sizes)
     begin = 0
     while begin < len(ends):
         before = int(ends[begin - 1]) if begin else 0

@@ -137,6 +137,11 @@ def open_store(
             path=folder,
         )
     if kind == ENCODED and not manifest_paths(folder):
+        if (folder / ".vidprep").exists():
+            raise StoreError(
+                "has no manifest.parquet: a run is in progress or was stopped, or it was lost; run the same command again",
+                path=folder,
+            )
         kind = "indexed_files"
     return _module(kind).open_here(folder, options)
 

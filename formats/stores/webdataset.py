@@ -65,7 +65,7 @@ VIDEO_SUFFIXES = ("mp4", "webm", "mkv")
 IMAGE_SUFFIXES = ("jpg", "jpeg")
 KEPT_REFUSALS = 5
 DIGITS_MAX = 18
-USTAR_BYTES_MAX = 8 << 30
+USTAR_BYTES_MAX, GNU_KEY_LETTERS = 8 << 30, 90  # GNU's headers of larger files are one block if their names are short
 
 
 class TarLayout(StoreLayout):
@@ -118,6 +118,8 @@ class VideoTarLayout(TarLayout):
 
     def serialize(self, row: ManifestRow, frames: BinaryIO) -> Iterator[bytes]:
         key, size = sample_key(row.id), row.size_bytes or 0
+        if size >= USTAR_BYTES_MAX and len(key) > GNU_KEY_LETTERS:
+            key = hashlib.sha256(row.id.encode()).hexdigest()
         gop = (row.keyframes or [0])[1] if len(row.keyframes or ()) > 1 else row.num_frames
         times = {"pts": row.pts, "time_base": [row.time_base_num, row.time_base_den]} if row.pts is not None else {}
         about = {"id": row.id, "gop": gop} | described(row) | times

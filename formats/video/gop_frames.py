@@ -47,6 +47,8 @@ class GopDecoders:
     ) -> Iterator[tuple[int, VideoFrame]]:
         """Yield the wanted frames of some GOPs with their numbers, ascending. Raises PyAV's errors.
 
+        A decoder belongs to one call until that has yielded its last frame, and is dropped if it does not get so far.
+
         Args:
             config: Configuration of the decoder.
             index: Index of the video.
@@ -54,38 +56,35 @@ class GopDecoders:
             data: Their bytes.
             numbers: Frame numbers, ascending, all in these GOPs.
         """
-        decoder, wanted = self._decoder(config), set(numbers)
-        try:
-            for packet in packets_of(index, span, data, wanted):
-                for frame in decoder.decode(packet):
-                    if frame.pts in wanted:
-                        yield frame.pts, frame
-            for frame in decoder.decode(None):
+        decoder, wanted = self._kept.pop(config, None) or _new_decoder(config), set(numbers)
+        for packet in packets_of(index, span, data, wanted):
+            for frame in decoder.decode(packet):
                 if frame.pts in wanted:
                     yield frame.pts, frame
-            decoder.flush_buffers()
-        except BaseException:
-            self._kept.pop(config, None)
-            raise
+        for frame in decoder.decode(None):
+            if frame.pts in wanted:
+                yield frame.pts, frame
+        decoder.flush_buffers()
+        self._keep(config, decoder)
 
     def close(self) -> None:
         """Free the decoders."""
         self._kept.clear()
 
-    def _decoder(self, config: DecoderConfig) -> VideoCodecContext:
-        decoder = self._kept.get(config)
-        if decoder is None:
-            decoder = video_decoder(CODECS[config.codec].check_decoder)
-            if config.extradata:
-                decoder.extradata = config.extradata
-            as_a_store_decodes(decoder)
-            self._kept[config] = decoder
-            pixels = sum(each.width * each.height for each in self._kept.values())
-            while len(self._kept) > 1 and (len(self._kept) > KEPT_DECODERS or pixels > KEPT_PIXELS):
-                _, gone = self._kept.popitem(last=False)
-                pixels -= gone.width * gone.height
-        self._kept.move_to_end(config)
-        return decoder
+    def _keep(self, config: DecoderConfig, decoder: VideoCodecContext) -> None:
+        self._kept[config] = decoder
+        pixels = sum(each.width * each.height for each in self._kept.values())
+        while len(self._kept) > 1 and (len(self._kept) > KEPT_DECODERS or pixels > KEPT_PIXELS):
+            _, gone = self._kept.popitem(last=False)
+            pixels -= gone.width * gone.height
+
+
+def _new_decoder(config: DecoderConfig) -> VideoCodecContext:
+    decoder = video_decoder(CODECS[config.codec].check_decoder)
+    if config.extradata:
+        decoder.extradata = config.extradata
+    as_a_store_decodes(decoder)
+    return decoder
 
 
 def packets_of(

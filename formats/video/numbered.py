@@ -68,6 +68,8 @@ class NumberedFrames:
 
     def _open(self) -> None:
         on = None if self._hardware is None else HWAccel(self._hardware, allow_software_fallback=False)
+        if not isinstance(self._source, str):
+            self._source.seek(0)
         try:
             self._container = open_input(self._source, READ_OPTIONS, hwaccel=on, probes=self._probes or on is not None)
         except (AvError, OSError, ValueError) as error:

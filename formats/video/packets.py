@@ -41,6 +41,7 @@ from vidprep.formats.video.shown_frames import PacketInfo, shown_counter
 
 VERSION, HEADER = 1, struct.Struct("<5BIIQ")
 UNSIGNED, SIGNED = {1: "B", 2: "H", 4: "I"}, {1: "b", 2: "h", 4: "i"}  # array's types by width
+SPAN_BYTES = 32 << 20
 HEADER_BYTES_MAX = 64  # of a Matroska block before its frame
 
 
@@ -233,7 +234,7 @@ class PacketIndexer:
 
 
 def spans_of(index: PacketIndex, numbers: Sequence[int]) -> Iterator[tuple[PacketSpan, list[int]]]:
-    """Yield the bytes to read for frames, and which frames they contain. Adjacent GOPs are read at once.
+    """Yield the bytes to read for frames, and which frames they contain. Adjacent GOPs are read at once, up to SPAN_BYTES.
 
     Args:
         index: The index.
@@ -242,6 +243,10 @@ def spans_of(index: PacketIndex, numbers: Sequence[int]) -> Iterator[tuple[Packe
     gops = [bisect_right(index.keyframes, number) - 1 for number in numbers]
     begin = 0
     for at in range(1, len(gops) + 1):
-        if at == len(gops) or gops[at] > gops[at - 1] + 1:
+        if (
+            at == len(gops)
+            or gops[at] > gops[at - 1] + 1
+            or (gops[at] > gops[at - 1] and index.span(gops[begin], gops[at] + 1).size > SPAN_BYTES)
+        ):
             yield index.span(gops[begin], gops[at - 1] + 1), list(numbers[begin:at])
             begin = at

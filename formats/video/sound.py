@@ -49,6 +49,8 @@ class Sound:
         self._open()
 
     def _open(self) -> None:
+        if self._data is not None:
+            self._data.seek(0)
         try:
             self._container = open_input(self._data or file_url(self._path), READ_OPTIONS)
         except (AvError, OSError, ValueError) as error:

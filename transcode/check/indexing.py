@@ -28,7 +28,7 @@ from vidprep.formats.errors import (
     WorkerError,
 )
 from vidprep.formats.manifest import ManifestRow, manifest_paths
-from vidprep.formats.model import NO_CROPPING, Orientation, StoredPackets, VideoFacts
+from vidprep.formats.model import NO_CROPPING, Orientation, StoredPackets
 from vidprep.formats.profiles import CODECS
 from vidprep.formats.stores import (
     GOPS_NAME,
@@ -51,7 +51,6 @@ from vidprep.formats.video import (
     demuxed,
     open_input,
     reason_of,
-    spans_of,
 )
 from vidprep.transcode.destination import made_by_run, open_finished, partitions_in
 from vidprep.transcode.media import frame_checksum
@@ -72,6 +71,7 @@ class IndexTask:
         offset: Position of its first byte
         size_bytes: Its size
         num_frames: Number of frames that its manifest says; None if it has no manifest
+        sha256: SHA-256 that its manifest says; None if it has no manifest
     """
 
     id: str
@@ -79,6 +79,7 @@ class IndexTask:
     offset: int
     size_bytes: int
     num_frames: int | None
+    sha256: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,10 @@ def index_videos(folder: Path, *, jobs: int, on_start: Callable[[int], None], on
     kind = kind_of_folder(folder)
     if kind not in (None, "encoded"):
         raise SettingsError(f"{folder}: holds a {kind} store, whose frames need no index of GOPs")
+    if (folder / STATE_DIR).exists() and not manifest_paths(folder):
+        raise StoreError(
+            "has no manifest: a run is in progress, or was stopped; run the same command again", path=folder
+        )
     if partitions_in(folder, folder / STATE_DIR):
         raise StoreError(f"holds the parts of an array run; `vidprep merge {folder}` first", path=folder)
     with LocalPool(jobs, _indexed_in) as workers:
@@ -157,15 +162,25 @@ def _index_destination(folder: Path, run: Run) -> Indexed:
             known = known_of(())
         known = known.filter(pc.is_valid(known["packets"]))
         todo = facts.filter(pc.invert(pc.is_in(facts["sha256"], known["sha256"].combine_chunks())))
-        names = ("id", "file_name", "offset", "size_bytes", "num_frames")
+        names = ("id", "file_name", "offset", "size_bytes", "num_frames", "sha256")
         rows = zip(*(todo[name].to_pylist() for name in names), strict=True)
-        tasks = [IndexTask(id_, folder / name, offset, size or 0, count) for id_, name, offset, size, count in rows]
-        done, made = Indexed(len(facts)), []
+        tasks = [
+            IndexTask(id_, folder / name, offset, size or 0, count, sha256)
+            for id_, name, offset, size, count, sha256 in rows
+            if sha256 is not None
+        ]
+        without = todo.filter(pc.is_null(todo["sha256"]))["id"].to_pylist()
+        done, made = (
+            Indexed(len(facts), dict.fromkeys(without, "its row has no SHA-256, by which packets are found")),
+            [],
+        )
         try:
             for one in run(tasks):
                 made.append(one.row)
                 _record(done, one)
         finally:
+            if place is not None:
+                place.check_held()
             write_gops(path, facts, pa.concat_tables([known_of(made), known]))
     return done
 
@@ -177,7 +192,7 @@ def _index_folder(folder: Path, run: Run) -> Indexed:
     stems = [file.with_suffix("").as_posix() for file in files]
     are_unique = len({*stems}) == len(stems)
     tasks = [
-        IndexTask(stem if are_unique else file.as_posix(), folder / file, 0, (folder / file).stat().st_size, None)
+        IndexTask(stem if are_unique else file.as_posix(), folder / file, 0, (folder / file).stat().st_size, None, None)
         for stem, file in zip(stems, files, strict=True)
     ]
     done, rows = Indexed(), []
@@ -233,13 +248,17 @@ def index_video(task: IndexTask) -> IndexedVideo:
         if task.num_frames is None:
             found = VideoFiles([task.path]).scan(task.path.stem)
             facts, stream_index = found.facts, found.stream_index
-            _describe(row, facts)
+            row.describe(facts)
             if found.origin_pts is None:
                 reason = "its packets do not tell which frames they show"
             elif found.cropping != NO_CROPPING or found.orientations != {0: Orientation()}:
                 reason = "its pictures are turned or cropped when they are shown"
         with FilePart(task.path, task.offset, task.size_bytes).buffered() as data:
             row.sha256, row.size_bytes = hashlib.file_digest(data, "sha256").hexdigest(), task.size_bytes
+        if task.sha256 not in (None, row.sha256):
+            return IndexedVideo(
+                row, "is not the file that its manifest names, by its SHA-256; run the same command again"
+            )
         try:
             if reason is not None:
                 raise NotIndexedError(reason)
@@ -251,18 +270,6 @@ def index_video(task: IndexTask) -> IndexedVideo:
     except (VidprepError, AvError, OSError) as error:
         return IndexedVideo(row, error.message if isinstance(error, VidprepError) else reason_of(error))
     return IndexedVideo(row)
-
-
-def _describe(row: ManifestRow, facts: VideoFacts) -> None:
-    row.width, row.height, row.num_frames = facts.width, facts.height, facts.num_frames
-    row.keyframes = list(facts.keyframes or ())
-    base = facts.time_base or (1 / facts.frame_rate if facts.frame_rate else None)
-    if facts.frame_rate is not None:
-        row.frame_rate_num, row.frame_rate_den = facts.frame_rate.numerator, facts.frame_rate.denominator
-    if base is not None:
-        row.time_base_num, row.time_base_den = base.numerator, base.denominator
-    if facts.pts is not None:
-        row.pts = [int(pts) for pts in facts.pts]
 
 
 def _index(task: IndexTask, stream_index: int | None, num_frames: int) -> tuple[DecoderConfig, PacketIndex]:
@@ -287,12 +294,18 @@ def _index(task: IndexTask, stream_index: int | None, num_frames: int) -> tuple[
         if len(due) != num_frames:
             raise NotIndexedError(f"{len(due)} of its {num_frames} frames decode in order")
         decoders = GopDecoders()
-        for first, end in zip(index.keyframes, [*index.keyframes[1:], num_frames], strict=True):
-            ((span, numbers),) = spans_of(index, range(first, end))
+        for gop, first in enumerate(index.keyframes):
+            span, end = index.span(gop), index.gop_end(gop)
             data.seek(span.offset)
-            found = decoders.frames(config, index, span, memoryview(data.read(span.size)), numbers)
+            found = decoders.frames(config, index, span, memoryview(data.read(span.size)), range(first, end))
             if [_identity(frame) for _, frame in found] != due[first:end]:
                 raise NotIndexedError(f"its GOP from frame {first} on gives other frames when it is decoded alone")
+            needed = sorted(index.frames[place] for place in range(first, end) if index.is_reference[place])
+            if len(needed) < end - first:  # without the others, as when they are skipped
+                data.seek(span.offset)
+                found = decoders.frames(config, index, span, memoryview(data.read(span.size)), needed)
+                if [_identity(frame) for _, frame in found] != [due[number] for number in needed]:
+                    raise NotIndexedError(f"its GOP from frame {first} on needs frames that are marked as not needed")
     return config, index
 
 

@@ -255,7 +255,7 @@ def index(
     """Write `gops.parquet`: for a destination of an earlier version, or for a folder of videos that others made.
 
     Each GOP is decoded alone and compared with the frames of the video in order. `open_store` then reads any sequence with
-    one read. Videos that are indexed already are not read again.
+    one read. Of a destination, videos that are indexed already are not read again.
 
     Args:
         folder: A destination of `transcode`, or a folder of mp4, mkv, mov or webm.

@@ -80,7 +80,7 @@ def _left_by_others(storage: Storage, journal: Journal, kept: str) -> list[str]:
     left = {*storage.list(lambda name: any(layout.is_file(name) for layout in others))}
     if kept != ENCODED:
         left |= {row.file_name for row in rows if row.status == "ok" and row.kind(kept) == ENCODED}
-    if kept not in (ENCODED, VIDEO_SHARDS) and kinds & {ENCODED, VIDEO_SHARDS}:
+    if kinds & {ENCODED, VIDEO_SHARDS} - {kept}:
         left |= {*storage.list(lambda name: name == GOPS_NAME)}
     storage.list(left.__contains__)  # raises for links and folders with these names, before anything is removed
     return sorted(left)

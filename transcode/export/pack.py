@@ -32,7 +32,6 @@ from vidprep.formats.manifest import (
     values_of,
     write_rows,
 )
-from vidprep.formats.model import VideoFacts
 from vidprep.formats.storage import check_writable, first_link, replacing
 from vidprep.formats.stores import (
     GOPS_NAME,
@@ -172,6 +171,10 @@ def pack_videos(
         StoreError: The store cannot be read.
         OSError: The output cannot be written.
     """
+    if not manifest_paths(store.path):  # what turns or crops its pictures, or when they begin, is in no row
+        raise StoreError(
+            "was not made by vidprep; `vidprep transcode` makes videos that can be packed", path=store.path
+        )
     refuse_odd_ids(store)
     refuse_linked_files(store)
     splits = ids_of_splits(store) if to == VIDEO_SHARDS else {"": store.ids}
@@ -185,11 +188,10 @@ def pack_videos(
 def _pack_videos(store: VideoStore, ids: Sequence[str], out: Path, to: str, shard_bytes: int, num_shards: int) -> None:
     write_class_numbers(store, out)
     shards = ShardWriter(out, layout_of(VIDEO_SHARDS), shard_bytes, run=0)
-    known = {row.id: row for row in manifest_rows(store.path, set(ids))} if manifest_paths(store.path) else {}
+    known = {row.id: row for row in manifest_rows(store.path, set(ids))}
     rows: list[ManifestRow] = []
     for id_ in _in_shards(ids, num_shards, shards):
-        row = known.get(id_) or _video_row(store, id_)
-        row = replace(row, run=None, offset=None, stored_bytes=None, labels=store.labels(id_))
+        row = replace(known[id_], run=None, offset=None, stored_bytes=None, labels=store.labels(id_))
         with store.open_file(id_) as video:
             if to == VIDEO_SHARDS:
                 row = row.recorded(shards.append(row, video))
@@ -208,20 +210,6 @@ def _pack_videos(store: VideoStore, ids: Sequence[str], out: Path, to: str, shar
         settings = settings_of(store.path)
         output = replace(settings.video, store=to, shard_bytes=shard_bytes)
         _write_settings(out, replace(settings, output=output))
-
-
-def _video_row(store: VideoStore, id_: str) -> ManifestRow:
-    """Return the row of a video that no run of vidprep made."""
-    entry, facts = store.entry(id_), store.facts(id_)
-    container = Path(entry.file_name).suffix.removeprefix(".").lower()
-    row = ManifestRow(id_, entry.file_name, storable(str(store.file(id_))), status="ok", container=container)
-    row.codec = entry.config.codec if entry.config else None
-    row.keyframes = list(facts.keyframes or ())
-    _describe(row, facts)
-    with store.open_file(id_) as video:
-        data = hashlib.file_digest(video, "sha256")
-        row.size_bytes, row.sha256 = video.tell(), data.hexdigest()
-    return row
 
 
 def refuse_odd_ids(store: FrameStore) -> None:
@@ -300,7 +288,7 @@ def _row(store: FrameStore, id_: str, frames: list[Any], options: FrameOutput) -
     row.settings_digest = RunSettings(options).digest
     row.pixel_format = options.pixel_format
     row.codec = "jpeg" if options.is_coded else "rawvideo"
-    _describe(row, store.facts(id_))
+    row.describe(replace(store.facts(id_), keyframes=None))
     if (shown := store.source_map(id_)) is not None:
         row.source_frames = None if shown.frames is None else [int(number) for number in shown.frames]
         row.source_pts = None if shown.pts is None else [int(pts) for pts in shown.pts]
@@ -312,15 +300,3 @@ def _row(store: FrameStore, id_: str, frames: list[Any], options: FrameOutput) -
     if (fault := unfit_value(row)) is not None:
         raise StoreError(f"{id_}: {fault}", path=store.path)
     return row
-
-
-def _describe(row: ManifestRow, facts: VideoFacts) -> None:
-    """Fill the columns about size and times."""
-    row.width, row.height, row.num_frames = facts.width, facts.height, facts.num_frames
-    if facts.frame_rate is not None:
-        row.frame_rate_num, row.frame_rate_den = facts.frame_rate.numerator, facts.frame_rate.denominator
-    base = facts.time_base or (1 / facts.frame_rate if facts.frame_rate else None)
-    if base is not None:
-        row.time_base_num, row.time_base_den = base.numerator, base.denominator
-    if facts.pts is not None:
-        row.pts = [int(pts) for pts in facts.pts]

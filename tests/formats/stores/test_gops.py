@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from av.error import FFmpegError
 
@@ -23,6 +25,7 @@ from vidprep.formats.storage import sha256_of
 from vidprep.formats.stores.encoded import VideoReader, VideoStore
 from vidprep.formats.stores.gops import GOPS_NAME, known_in
 from vidprep.formats.stores.raw_files import VideoFiles
+from vidprep.formats.video import packets
 
 CODECS = ("h264", "hevc", "vp9", "av1")
 GOP = ("--gop", 5)
@@ -219,6 +222,99 @@ def test_files_become_shards_and_files_again_byte_by_byte(store_of, tmp_path):
             assert np.array_equal(video.frames(), before[id_][0]) and video.store.labels(id_) == before[id_][1]
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("file_name", "../secret.txt"),
+        ("file_name", "/etc/hostname"),
+        ("file_name", None),
+        ("container", "/../../victim.txt"),
+        ("codec", "mjpeg"),
+        ("codec", None),
+        ("offset", 2**63 - 1),
+        ("offset", -5),
+        ("size_bytes", 7),
+        ("num_frames", 2**50),
+        ("width", 0),
+        ("frame_rate_num", -25),
+        ("time_base_den", 0),
+        ("packets", b"\1nonsense"),
+    ],
+)
+def test_an_index_with_values_that_no_run_wrote_is_refused(column, value, store_of, tmp_path):
+    """A store that came from elsewhere read files beside it, and wrote outside of the folder of `pack`."""
+    folder = Path(shutil.copytree(store_of("h264 own times" if column == "num_frames" else "h264"), tmp_path / "made"))
+    table = pq.read_table(folder / GOPS_NAME)
+    kind = table.schema.field(column).type
+    changed = {column: value} | (
+        {"pts": None, "packets": None} if column == "num_frames" else {"pts": None} if "rate" in column else {}
+    )
+    for name, each in changed.items():
+        kind = table.schema.field(name).type
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, table.schema.field(name), pa.array([each] * len(table), kind))
+    with pq.ParquetWriter(folder / GOPS_NAME, table.schema) as writer:
+        writer.write_table(table)
+    id_ = pq.read_table(folder / GOPS_NAME)["id"][0].as_py()
+    with pytest.raises(StoreError, match=r"gops\.parquet|of [0-9]+ bytes|neither a frame rate"):
+        open_store(folder)[id_].frames([0])
+    for to in ("hf", "files", "shards"):
+        assert transcode(folder, tmp_path / to, "--to", to, verb="pack").code != 0
+    assert {path.name for path in tmp_path.iterdir()} <= {"made", "hf", "files", "shards"}
+
+
+def test_two_videos_that_are_decoded_in_turns_do_not_share_a_decoder(store_of):
+    store = open_store(store_of("h264"))
+    one, other = store.ids[:2]
+    assert store.entry(one).config == store.entry(other).config
+    pairs = zip(store.decoded(one, range(20)), store.decoded(other, range(20)), strict=True)
+    found = [(first[1].to_ndarray(), second[1].to_ndarray()) for first, second in pairs]
+    for place, id_ in enumerate((one, other)):
+        due = [frame.to_ndarray() for _, frame in store.decoded(id_, range(20))]
+        assert all(np.array_equal(pair[place], each) for pair, each in zip(found, due, strict=True))
+
+
+def test_a_long_span_is_read_in_parts(store_of, monkeypatch):
+    store = open_store(store_of("h264"))
+    due, reads, read = store[store.ids[0]].frames(), [], os.pread
+    monkeypatch.setattr(packets, "SPAN_BYTES", 1)
+    monkeypatch.setattr(os, "pread", lambda *args: (reads.append(args[1]), read(*args))[1])
+    assert np.array_equal(store[store.ids[0]].frames(), due)
+    assert len(reads) == len(store[store.ids[0]].keyframes)
+
+
+def test_a_lost_manifest_is_not_hidden_by_the_index(store_of, tmp_path):
+    for kind in ("h264", "shards"):
+        folder = Path(shutil.copytree(store_of(kind), tmp_path / kind))
+        (folder / "manifest.parquet").unlink()
+        with pytest.raises(StoreError, match=r"no manifest\.parquet"):
+            open_store(folder)
+        assert transcode(folder, verb="index").code == 2
+
+
+def test_packets_that_are_known_outlive_an_array_over_an_old_destination(tmp_path):
+    """The index of before said nothing of a video that a partition had indexed, and `merge` believed it."""
+    src, made = make_clips(tmp_path / "src", 4, 12), tmp_path / "made"
+    assert transcode(src, made, *GOP).code == 0
+    (made / GOPS_NAME).unlink()
+    make_clip(src / "new.mp4", 9)
+    assert transcode(src, made, *GOP).code == 0
+    assert indexed(open_store(made)).count(True) == 1
+    for part in range(2):
+        assert transcode(src, made, *GOP, "--overwrite", "--partition", f"{part}/2").code == 0
+    assert transcode(made, verb="merge").code == 0
+    assert all(indexed(open_store(made))) and not list(made.glob("gops-*"))
+
+
+def test_a_folder_of_others_is_not_packed_as_if_vidprep_had_made_it(tmp_path):
+    """A video that is turned when it is shown lay unturned in the pack."""
+    make_clip(tmp_path / "src" / "a.mp4", 8)
+    assert transcode(tmp_path / "src", verb="index").code == 0
+    for to in ("files", "shards"):
+        ran = transcode(tmp_path / "src", tmp_path / "out", "--to", to, verb="pack")
+        assert ran.code == 2 and "not made by vidprep" in ran.err
+
+
 def test_audio_is_read_from_shards_as_from_files(tmp_path, cli):
     src = tmp_path / "src"
     src.mkdir()
@@ -230,6 +326,7 @@ def test_audio_is_read_from_shards_as_from_files(tmp_path, cli):
     one, other = open_store(tmp_path / "files"), open_store(tmp_path / "shards")
     assert other.entry("b").offset > 0 and all(indexed(one)) and all(indexed(other))
     assert np.array_equal(one["b"].samples(0.5, 1.5), other["b"].samples(0.5, 1.5)) and one["b"].samples().any()
+    assert np.array_equal(one["b"].samples(0, 0.3), other["b"].samples(0, 0.3)), "back to the beginning"
     assert np.array_equal(one["b"].frames(), other["b"].frames())
 
 
