@@ -115,7 +115,7 @@ class GopsFile:
     """An open `gops.parquet`. Not thread-safe.
 
     Attributes:
-        version: Text that differs if the file was written again with other content
+        version: Text that differs if the file was written again
 
     Raises:
         StoreError: It is damaged.
@@ -124,12 +124,12 @@ class GopsFile:
     def __init__(self, folder: Path) -> None:
         self.path = folder / GOPS_NAME
         try:
+            status = self.path.stat()
             self._source = arrow_file(self.path)
-            end = self._source.read_at(min(64, self._source.size()), max(0, self._source.size() - 64))
         except OSError as error:
             raise StoreError(f"cannot be read: {error}", path=self.path) from error
         self._rows = SortedGroups(self._source, self.path, COLUMNS)
-        self.version = json.dumps([self._source.size(), bytes(end).hex()])
+        self.version = json.dumps([status.st_size, status.st_mtime_ns, status.st_ino])
         self._kept: OrderedDict[str, VideoEntry] = OrderedDict()
         self._kept_frames = 0
 
