@@ -15,6 +15,7 @@ from .gops import (
     facts_of_rows as facts_of_rows,
     known_in as known_in,
     known_of as known_of,
+    num_not_indexed as num_not_indexed,
     write_gops as write_gops,
 )
 from .ids import Ids as Ids

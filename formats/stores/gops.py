@@ -285,6 +285,19 @@ def differing_rows(folder: Path) -> Iterator[tuple[str, str]]:
         yield id_, "is not in the manifest"
 
 
+def num_not_indexed(folder: Path) -> int:
+    """Return how many good videos of a destination have neither packets nor a reason for it. Raises ManifestError."""
+    facts, path = facts_in(folder), folder / GOPS_NAME
+    try:
+        known = known_in(path) if path.is_file() else KNOWN.empty_table()
+    except StoreError:  # reported otherwise
+        return 0
+    told = known.filter(pc.or_(pc.is_valid(known["packets"]), pc.is_valid(known["not_indexed"])))
+    if facts is None:
+        return 0
+    return len(facts) - int(pc.sum(pc.is_in(facts["sha256"], told["sha256"].combine_chunks())).as_py() or 0)
+
+
 def known_in(path: Path) -> pa.Table:
     """Return the columns KNOWN of an index. Raises StoreError."""
     try:
@@ -305,8 +318,8 @@ def known_of(rows: Iterable[ManifestRow]) -> pa.Table:
     return pa.table([pa.array(values, field.type) for values, field in zip(columns, KNOWN, strict=True)], schema=KNOWN)
 
 
-def write_gops(path: Path, facts: pa.Table, known: pa.Table) -> None:
-    """Write an index. A video whose packets are not known is read by its container.
+def write_gops(path: Path, facts: pa.Table, known: pa.Table) -> int:
+    """Write an index. Return how many videos are not in `known`: they are read by their containers.
 
     Args:
         path: The file to write.
@@ -341,6 +354,7 @@ def write_gops(path: Path, facts: pa.Table, known: pa.Table) -> None:
                 at = rows.schema.get_field_index("keyframes")
                 writer.write_table(rows.set_column(at, COLUMNS.field("keyframes"), keyframes).cast(COLUMNS))
         seal_footer(file)
+    return int(places.null_count)
 
 
 def _groups(facts: pa.Table, places: pa.Array, known: pa.Table) -> Iterator[tuple[int, int]]:

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
+from vidprep.formats.errors import StoreError
 from vidprep.formats.stores.base import Frames, Handles, Samples
 from vidprep.formats.stores.encoded import VideoStore
+from vidprep.formats.stores.gops import size_of
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.stores.registry import ReadOptions
 
@@ -32,7 +34,14 @@ class IndexedFiles(VideoStore):
         self._raw = Handles(self._open_raw, VideoFiles.close)
 
     def _open_raw(self, id_: str) -> VideoFiles:
-        return VideoFiles([self.file(id_)], fast=self._fast)
+        entry, path = self.entry(id_), self.file(id_)
+        raw = VideoFiles([path], fast=self._fast)
+        found, due = raw.facts(raw.ids[0]), entry.facts
+        if size_of(path) != entry.size_bytes or found.num_frames != due.num_frames or found.height != due.height:
+            raise StoreError(
+                "changed since it was indexed; run `vidprep index` again, and open the store again", path=path
+            )
+        return raw
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         if self.entry(id_).packets is not None:

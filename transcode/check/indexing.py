@@ -26,10 +26,12 @@ from vidprep.formats.errors import (
     StoreError,
     VidprepError,
     WorkerError,
+    printable,
 )
-from vidprep.formats.manifest import ManifestRow, manifest_paths
+from vidprep.formats.manifest import ManifestRow, is_text, manifest_paths
 from vidprep.formats.model import NO_CROPPING, Orientation, StoredPackets
 from vidprep.formats.profiles import CODECS
+from vidprep.formats.storage import check_writable
 from vidprep.formats.stores import (
     GOPS_NAME,
     FilePart,
@@ -124,6 +126,9 @@ def index_videos(folder: Path, *, jobs: int, on_start: Callable[[int], None], on
         StoreError, ManifestError, DestinationError: It cannot be read, or a run is writing there.
         OSError: The index cannot be written.
     """
+    if (folder / GOPS_NAME).is_dir():
+        raise StoreError("is a folder, and the index is a file of that name; rename it", path=folder / GOPS_NAME)
+    check_writable(folder, "copy the videos into another folder")
     kind = kind_of_folder(folder)
     if kind not in (None, "encoded"):
         raise SettingsError(f"{folder}: holds a {kind} store, whose frames need no index of GOPs")
@@ -186,7 +191,14 @@ def _index_destination(folder: Path, run: Run) -> Indexed:
 
 
 def _index_folder(folder: Path, run: Run) -> Indexed:
-    files = sorted(_files_below(folder))
+    done, files = Indexed(), []
+    for file in sorted(_files_below(folder, done)):
+        if is_text(file.as_posix()):
+            files.append(file)
+        else:
+            done.unreadable[printable(os.fsencode(file).decode(errors="backslashreplace"))] = (
+                "its name is not valid UTF-8; rename it"
+            )
     if not files:
         raise SettingsError(f"{folder}: no video in it ({', '.join(SUFFIXES)})")
     stems = [file.with_suffix("").as_posix() for file in files]
@@ -195,7 +207,7 @@ def _index_folder(folder: Path, run: Run) -> Indexed:
         IndexTask(stem if are_unique else file.as_posix(), folder / file, 0, (folder / file).stat().st_size, None, None)
         for stem, file in zip(stems, files, strict=True)
     ]
-    done, rows = Indexed(), []
+    rows = []
     for one in run(tasks):
         _record(done, one)
         if one.error is None:
@@ -206,13 +218,28 @@ def _index_folder(folder: Path, run: Run) -> Indexed:
     return done
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield files with an extension of SUFFIXES, relative to the folder, without hidden ones and links."""
-    for place, folders, names in os.walk(folder):
+def _files_below(folder: Path, done: Indexed) -> Iterator[Path]:
+    """Yield files with an extension of SUFFIXES, relative to the folder, without hidden ones and links.
+
+    Raises:
+        SettingsError: A folder in it is a destination of vidprep.
+    """
+
+    def record(error: OSError) -> None:
+        done.unreadable[os.path.relpath(error.filename, folder)] = f"cannot be listed: {error.strerror}"
+
+    for place, folders, names in os.walk(folder, onerror=record):
+        if STATE_DIR in folders:
+            raise SettingsError(f"{place}: is a destination of vidprep; give that, or move it out of {folder}")
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             path = Path(place, name)
-            if not name.startswith(".") and path.suffix.lower() in SUFFIXES and not path.is_symlink():
+            if (
+                not name.startswith(".")
+                and path.suffix.lower() in SUFFIXES
+                and not path.is_symlink()
+                and path.is_file()
+            ):
                 yield path.relative_to(folder)
 
 

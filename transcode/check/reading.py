@@ -37,7 +37,7 @@ from vidprep.formats.stores import (
 from vidprep.transcode.media import frame_checksum
 from vidprep.transcode.sources import STATE_DIR
 
-LAST_BYTE = 2**60
+LAST_BYTE, GOPS_NAMED = 2**60, 3
 PLACES = ["id", "file_name", "offset", "stored_bytes"]
 
 
@@ -125,7 +125,8 @@ def faults_of_gop_index(destination: Path, kind: str) -> Iterator[str]:
             yield f"{path}: is not there; `vidprep index {destination}` makes it"
         return
     try:
-        yield from (f"{path}: {id_}: {why}" for id_, why in differing_rows(destination))
+        cure = f"; `vidprep index {destination}` makes it again"
+        yield from (f"{path}: {id_}: {why}{cure}" for id_, why in differing_rows(destination))
     except StoreError as error:
         yield f"{error}; `vidprep index {destination}` makes it again"
 
@@ -141,13 +142,17 @@ def faults_of_gops(destination: Path, row: ManifestRow, checksums: Sequence[int]
     store = _opened(destination, _state(destination))
     if not isinstance(store, VideoStore) or store.entry(row.id).packets is None:
         return
+    num_faults = 0
     for begin, end in pairwise([*(store.facts(row.id).keyframes or ()), len(checksums)]):
+        if num_faults == GOPS_NAMED:
+            return
         try:
             for number, frame in store.decoded(row.id, range(begin, end)):
                 if frame_checksum(frame) != checksums[number]:
                     yield f"frame {number} is another picture if only its GOP is decoded, from frame {begin} on"
                     break
         except StoreError as error:
+            num_faults += 1
             yield f"its GOP from frame {begin} on cannot be read alone: {error.message}"
 
 

@@ -31,7 +31,7 @@ from vidprep.formats.errors import (
 )
 from vidprep.formats.manifest import ManifestRow, manifest_paths, manifest_rows, read_table, with_columns
 from vidprep.formats.storage import open_unlinked, parse_json, read_regular, refuse_links, replacing
-from vidprep.formats.stores import ENCODED, layout_of
+from vidprep.formats.stores import ENCODED, layout_of, num_not_indexed
 from vidprep.transcode.check.other_readers import installed
 from vidprep.transcode.check.reading import (
     PLACES,
@@ -93,6 +93,7 @@ class ValidationReport:
         faults: One line for each fault
         seeks: Results of `seek_check` per reader
         unwritten: Why results could not be written to the destination
+        not_indexed: Number of encoded videos that have no index of their GOPs
     """
 
     checked: int = 0
@@ -103,6 +104,7 @@ class ValidationReport:
     faults: list[str] = field(default_factory=list)
     seeks: dict[str, Seeks] = field(default_factory=dict)
     unwritten: str | None = None
+    not_indexed: int = 0
 
     def add(self, done: UnitResult) -> None:
         """Add the result of one video."""
@@ -185,6 +187,7 @@ def check_destination(
     )
     if is_video:
         faults += faults_of_gop_index(destination, kind)
+        report.not_indexed = num_not_indexed(destination)
     faults += faults_of_others(destination, kind, names)
     unopened = None
     if found is None:

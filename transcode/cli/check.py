@@ -238,6 +238,11 @@ def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, **given
     parts += [f"{report.cross_checked} scored by ffmpeg too"] if report.cross_checked else []
     parts += [f"{report.failed_before} had failed in the run"] if report.failed_before else []
     say(f"vidprep: {', '.join(parts)}")
+    if report.not_indexed:
+        say(
+            f"vidprep: {count_of(report.not_indexed, 'video')} read by their containers, without checksums of GOPs; `vidprep index "
+            f"{destination}` indexes them"
+        )
     if report.ffmpeg_failed:
         say(f"vidprep: the ffmpeg command did not score every video; the first: {printable(report.ffmpeg_failed)}")
     if report.unwritten:
@@ -277,7 +282,7 @@ def index(
         return index_videos(Path(folder), jobs=jobs or default_jobs(), on_start=shown.reset, on_unit=shown.update)
 
 
-@command_of(index, click.argument("folder", metavar="DST", type=LocalPath()))
+@command_of(index, click.argument("folder", metavar="DST", type=LocalPath(file_okay=False)))
 def index_command(folder: Path, quiet: bool = False, **given: Any) -> None:
     """Index every GOP of DST, so that any sequence is one read: a destination of an earlier version, or a folder of mp4,
     mkv, mov or webm that others made.
@@ -292,7 +297,7 @@ def index_command(folder: Path, quiet: bool = False, **given: Any) -> None:
     for id_, why in sorted(done.by_container.items()):
         click.echo(printable(f"{id_}: is read by its container: {why}"))
     for id_, why in sorted(done.unreadable.items()):
-        click.echo(printable(f"{id_}: is left out: {why}"))
+        click.echo(printable(f"{id_}: cannot be read: {why}"))
     parts = [f"{count_of(done.num_videos, 'video')} in {folder / 'gops.parquet'}"]
     parts += [f"{len(done.by_container)} of them read by their containers"] if done.by_container else []
     parts += [f"{len(done.unreadable)} cannot be read"] if done.unreadable else []

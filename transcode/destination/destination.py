@@ -36,7 +36,7 @@ from vidprep.formats.manifest import (
     write_rows,
 )
 from vidprep.formats.storage import ObjectStorage, Storage, read_json, refuse_links, remove_file
-from vidprep.formats.stores import PARTS_MAX
+from vidprep.formats.stores import GOPS_NAME, PARTS_MAX
 from vidprep.transcode.destination.labels import GIVEN_LABELS_NAME, GivenLabels
 from vidprep.transcode.destination.lease import Lease, LeasePlace, first_live_holder
 from vidprep.transcode.destination.partition import Partition, partitions_in
@@ -220,6 +220,10 @@ class Destination:
                 raise
             except OSError as error:
                 raise DestinationError(f"cannot be written: {error.strerror or error}", path=self.shown) from error
+            if (self.root / GOPS_NAME).is_dir():
+                raise DestinationError(
+                    "is a folder, and a run writes a file of that name; rename it", path=f"{self.shown}/{GOPS_NAME}"
+                )
             if self._sent is not None:
                 held.enter_context(self._sent.sending(self.check_held))
             held.callback(self.journal.close)

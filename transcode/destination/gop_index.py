@@ -7,10 +7,18 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from vidprep.formats.errors import StoreError
+from vidprep.formats.errors import DestinationError, StoreError, count_of
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.stores import GOPS_NAME, facts_in, known_in, known_of, write_gops
 from vidprep.transcode.destination.destination import Destination
+
+
+def refuse_index(place: Destination) -> None:
+    """Raise DestinationError if a folder in which no run has worked has an index: it is one of other videos."""
+    if place.storage.list(lambda name: name == GOPS_NAME):
+        raise DestinationError(
+            f"holds {GOPS_NAME}, which no run of vidprep wrote; take another folder", path=place.shown
+        )
 
 
 def write_index(place: Destination, rows: Iterable[ManifestRow]) -> None:
@@ -39,5 +47,10 @@ def write_index(place: Destination, rows: Iterable[ManifestRow]) -> None:
             known.append(known_in(path))
         except StoreError as error:
             place.say(f"{place.shown}/{each}: {error.message}; `vidprep index {place.shown}` makes it again")
-    write_gops(place.root / name, facts, pa.concat_tables(known))
+    count = write_gops(place.root / name, facts, pa.concat_tables(known))
     place.storage.push(name)
+    if place.part is None and count:
+        place.say(
+            f"{place.shown}: {count_of(count, 'video')} of an earlier version, or of an index that was lost, are read by their containers; "
+            f"`vidprep index {place.shown}` indexes them"
+        )

@@ -23,7 +23,7 @@ from vidprep.formats.manifest import ManifestRow, Recorded, manifest_rows, read_
 from vidprep.formats.storage import first_link, is_disk_full, is_regular, sha256_of
 from vidprep.formats.stores import ShardWriter, layout_of
 from vidprep.transcode.destination.destination import PARTIAL_LETTERS, Destination, partial_stem
-from vidprep.transcode.destination.gop_index import write_index
+from vidprep.transcode.destination.gop_index import refuse_index, write_index
 from vidprep.transcode.destination.run_file import KnownUnit, read_run
 from vidprep.transcode.settings import Output, VideoOutput
 
@@ -55,7 +55,8 @@ class Files:
         return os.path.isfile(place.root / file_name)  # noqa: PTH113 (a name that is too long is no file)
 
     def check_folder(self) -> None:
-        """Do nothing: each file is checked before it is replaced."""
+        """Raise DestinationError for an index of others; each video is checked before it is replaced."""
+        refuse_index(self._place)
 
     def prepare(self, row: ManifestRow, partial: Path) -> ManifestRow:  # noqa: ARG002
         """Return the row unchanged: the output is found by its partial name."""
@@ -180,6 +181,7 @@ class Shards:
         return False
 
     def check_folder(self) -> None:
+        refuse_index(self._place)
         if name := min(self.sizes(), default=None):
             raise DestinationError(
                 f"holds {name}, which no run of vidprep wrote; take another folder", path=self._place.shown

@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from av.error import FFmpegError
 
+import vidprep.transcode
 from tests.helpers import make_clip, make_clips, transcode, with_peers
 from tests.real_media import SHARED_MEDIA
 from vidprep.formats import VideoDataset, open_store
-from vidprep.formats.errors import StoreError
+from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.manifest.table import manifest_rows
 from vidprep.formats.storage import sha256_of
 from vidprep.formats.stores.encoded import VideoReader, VideoStore
@@ -181,7 +182,7 @@ def test_videos_that_others_made_are_indexed_or_named_with_the_reason(tmp_path):
     ran = transcode(tmp_path, verb="index")
     told = dict(line.split(": ", 1) for line in ran.out.splitlines())
     assert ran.code == 1 and told.keys() == {"open", "old", "torn"}, ran.out
-    assert "is open" in told["open"] and "left out" in told["torn"]
+    assert "is open" in told["open"] and "cannot be read" in told["torn"]
     store = open_store(tmp_path)
     assert list(store.ids) == ["a/closed", "old", "open"] and indexed(store) == [True, False, False]
     for id_ in store.ids:
@@ -304,6 +305,49 @@ def test_packets_that_are_known_outlive_an_array_over_an_old_destination(tmp_pat
         assert transcode(src, made, *GOP, "--overwrite", "--partition", f"{part}/2").code == 0
     assert transcode(made, verb="merge").code == 0
     assert all(indexed(open_store(made))) and not list(made.glob("gops-*"))
+
+
+def test_a_video_that_others_replaced_is_no_wrong_frame(tmp_path):
+    """Its first frame was the first of another video, squashed to the size of before."""
+    make_clip(tmp_path / "a.mp4", 12, codec="mpeg4")
+    make_clip(tmp_path / "b.mp4", 12)
+    assert transcode(tmp_path, verb="index").code == 0
+    for name in ("a", "b"):
+        make_clip(tmp_path / f"{name}.mp4", 5, (96, 64), seed=8)
+        with pytest.raises(StoreError, match=r"changed since it was indexed|not those that were written"):
+            open_store(tmp_path)[name].frames([0])
+
+
+def test_what_cannot_be_indexed_is_named_and_nothing_is_hidden(tmp_path):
+    src, made = make_clips(tmp_path / "src", 3, 12), tmp_path / "made"
+    (src / os.fsdecode(b"bad\xff.mp4")).symlink_to(src / "c00.mp4")
+    assert transcode(tmp_path / "src", verb="index").code == 0, "links are not followed"
+    (src / os.fsdecode(b"bad\xff.mp4")).unlink()
+    shutil.copy(src / "c00.mp4", src / os.fsdecode(b"bad\xff.mp4"))
+    ran = transcode(src, verb="index")
+    assert ran.code == 1 and "bad\\xff.mp4: cannot be read: its name is not valid UTF-8" in ran.out
+    (src / os.fsdecode(b"bad\xff.mp4")).unlink()
+    (made / GOPS_NAME).mkdir(parents=True)
+    assert (ran := transcode(src, made, *GOP)).code == 2 and "is a folder" in ran.err
+    (made / GOPS_NAME).rmdir()
+    shutil.copy(src / GOPS_NAME, made)
+    assert (ran := transcode(src, made, *GOP)).code == 2 and "no run of vidprep wrote" in ran.err
+    (made / GOPS_NAME).unlink()
+    assert transcode(src, made, *GOP).code == 0
+    (made / GOPS_NAME).unlink()
+    shutil.copy(made / "c01.mp4", made / "c00.mp4")
+    (made / "c02.mp4").unlink()
+    ran = transcode(made, verb="index")
+    assert ran.code == 1 and "c00: cannot be read: is not the file" in ran.out and "c02: cannot be read" in ran.out
+    assert transcode(src, made, *GOP).code == 0 and transcode(src, made, *GOP, "--overwrite").code == 0
+    assert all(indexed(open_store(made)))
+    (made / GOPS_NAME).unlink()
+    (src / "c03.mp4").write_bytes((src / "c01.mp4").read_bytes())
+    ran = transcode(src, made, *GOP)
+    assert "2 videos of an earlier version" in ran.err or "3 videos of an earlier version" in ran.err, ran.err
+    assert "indexes them" in transcode(made, verb="validate").err
+    with pytest.raises(SettingsError, match="destination of vidprep"):
+        vidprep.transcode.index(tmp_path)
 
 
 def test_a_folder_of_others_is_not_packed_as_if_vidprep_had_made_it(tmp_path):

@@ -62,6 +62,7 @@ def _in_child(dataset: VideoDataset, answers: multiprocessing.Queue) -> None:
 @pytest.mark.long
 def test_a_spawned_process_reads_no_index_of_its_own(copied):
     path = copied("h264")
+    (path / "gops.parquet").unlink()  # of which each process reads the rows that it needs
     dataset = VideoDataset(path, 4)
     due = [dataset[n]["frames"].sum() for n in (0, len(dataset) - 1)]
     (path / MANIFEST_NAME).unlink()
