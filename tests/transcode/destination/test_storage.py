@@ -172,7 +172,7 @@ def test_include_exclude_labels_and_one_file(s3, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["h264", "burst", "webdataset"])
+@pytest.mark.parametrize("kind", ["h264", "shards", "burst", "webdataset"])
 def test_moves_removals_and_labels_apply_behind_a_url(kind, s3, tmp_path):
     verb, *options = KINDS[kind]
     src, url = make_clips(tmp_path / "src", 3), f"s3://videos/living-{kind}"

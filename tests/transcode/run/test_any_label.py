@@ -96,8 +96,8 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(root: Path, kind: str, table: Path) -> None:
-    if kind == "h264":
-        transcode(table, root / kind, gop=4, preset="ultrafast")
+    if kind in ("h264", "shards"):
+        transcode(table, root / kind, gop=4, preset="ultrafast", format="files" if kind == "h264" else kind)
     else:
         burst(table, root / kind, format=kind)
 
