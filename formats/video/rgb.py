@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ROUNDED = "accurate_rnd+bitexact+full_chroma_int+full_chroma_inp"
 EXACT, RESIZED = f"bilinear+{ROUNDED}", f"bicubic+{ROUNDED}"
-PACKED, PLANES, CHANNELS = "rgb24", "gbrp", (1, 2, 0)
+PACKED, PLANES = "rgb24", "gbrp"
 # Bounds of the graphs that are kept. A graph takes some 10 bytes per pixel and 384 kB.
 KEPT_PIXELS, KEPT_KINDS = 1 << 24, 16
 # ITU-T H.273. A picture of so many lines that does not say is taken for BT.709, of fewer for BT.601.
@@ -58,18 +58,11 @@ class ToRgb:
 
 
 def write_rgb(frame: VideoFrame, picture: RgbArray) -> None:
-    """Convert a frame to RGB into an array (h, w, 3), scaled to that size. Raises PyAV's errors.
-
-    Planes are interleaved in the array itself: a packed picture would have to be copied once more.
-    """
+    """Convert a frame to RGB into an array (h, w, 3), scaled to that size. Raises PyAV's errors."""
     height, width, _ = picture.shape
     size = None if (height, width) == (frame.height, frame.width) else (height, width)
-    if frame.format.is_rgb:  # into planes, libswscale does not stretch samples of few bits
-        lines = plane_lines(converted(frame, size, PACKED).planes[0])
-        picture[...] = lines[:, : width * 3].reshape(picture.shape)
-        return
-    for channel, plane in zip(CHANNELS, converted(frame, size, PLANES).planes, strict=True):
-        picture[..., channel] = plane_lines(plane)[:, :width]
+    lines = plane_lines(converted(frame, size, PACKED).planes[0])
+    picture[...] = lines[:, : width * 3].reshape(picture.shape)
 
 
 def resized_picture(picture: RgbArray, into: RgbArray) -> None:
