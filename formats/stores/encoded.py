@@ -256,7 +256,8 @@ class VideoStore(FrameStore):
                 self._files.drop(entry.file_name)
                 raise StoreError(
                     f"{id_}: the {size} bytes from {entry.offset + offset} on ({frames}) are not those that were written: the file "
-                    "is damaged, or was made again after the store was opened",
+                    "is damaged, or was made again after the store was opened; open the store again, and if it is still so, `vidprep "
+                    "validate` names every damaged video",
                     path=path,
                 )
         return data

@@ -2,7 +2,7 @@
 
 One packet is one frame, and no GOP needs another one, so GOP g consists of the packets with the same numbers as its
 frames. As bytes, in which every number is little-endian and a number of more than one byte is stored in planes (all
-lowest bytes first), so that zstd finds what repeats:
+lowest bytes first), so that compression finds what repeats:
 
     1  version: 1
     4  widths in bytes of a GOP's length, a packet's size, its order, its gap (0: all gaps are 0)

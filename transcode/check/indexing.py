@@ -104,7 +104,7 @@ class Indexed:
     Attributes:
         num_videos: Number of videos in the index
         by_container: Why videos are read by their containers, by id
-        unreadable: Why videos are not in the index at all, by id
+        unreadable: Why videos or folders cannot be read, by id or name
     """
 
     num_videos: int = 0
