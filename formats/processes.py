@@ -83,7 +83,11 @@ class Channel:
 
     def _read(self, size: int) -> bytearray:
         data = bytearray(size)
-        view = memoryview(data)
+        self.receive_into(memoryview(data))
+        return data
+
+    def receive_into(self, view: memoryview) -> None:
+        """Wait for the bytes of a buffer, which follow a message. Raises EOFError if the other process has ended."""
         while len(view):
             try:
                 count = self._socket.recv_into(view)
@@ -92,7 +96,6 @@ class Channel:
             if not count:
                 raise EOFError
             view = view[count:]
-        return data
 
     def has_message(self, seconds: float = 0.0) -> bool:
         """Return whether `receive` would return or raise within this time."""

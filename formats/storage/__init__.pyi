@@ -8,6 +8,7 @@ from .base import (
     split_url as split_url,
     without_password as without_password,
 )
+from .belady import NEVER as NEVER, BeladyCache as BeladyCache
 from .local import (
     DISK_FULL as DISK_FULL,
     NO_LINKS as NO_LINKS,
@@ -27,6 +28,21 @@ from .local import (
     replacing as replacing,
     sampled_digest as sampled_digest,
     sha256_of as sha256_of,
+)
+from .memory_ranges import MemoryConnection as MemoryConnection
+from .range_access import connection_to as connection_to, make_requests_here as make_requests_here
+from .range_reader import RangeReader as RangeReader
+from .range_server import serve_ranges as serve_ranges
+from .ranges import (
+    Piece as Piece,
+    RangeConnection as RangeConnection,
+    RangeCounts as RangeCounts,
+    RangePlace as RangePlace,
+    RemoteObject as RemoteObject,
+    Run as Run,
+    Wanted as Wanted,
+    server_address as server_address,
+    use_server as use_server,
 )
 from .remote import ObjectStorage as ObjectStorage, storage_of as storage_of
 from .shared import SharedTable as SharedTable, inherited_files as inherited_files

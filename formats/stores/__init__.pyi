@@ -1,12 +1,12 @@
 from .base import (
     MAX_RATE as MAX_RATE,
-    FilePart as FilePart,
+    ComingClip as ComingClip,
     Frames as Frames,
     FrameStore as FrameStore,
-    Handles as Handles,
     StoredVideo as StoredVideo,
     described as described,
 )
+from .data_files import DataFiles as DataFiles, FilePart as FilePart, Handles as Handles
 from .encoded import VideoStore as VideoStore
 from .gops import (
     GOPS_NAME as GOPS_NAME,

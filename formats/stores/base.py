@@ -13,22 +13,19 @@ it first needs them, and keeps at most 16 open, and 16 for audio.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import operator
 import os
-import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, SupportsIndex, TypeVar, cast, overload
+from typing import Any, ClassVar, Literal, NamedTuple, SupportsIndex, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +46,8 @@ from vidprep.formats.manifest import (
     with_columns,
 )
 from vidprep.formats.model import SourceMap as SourceMap, VideoFacts as VideoFacts
-from vidprep.formats.storage import open_descriptor, weak_method
+from vidprep.formats.storage import Run, Wanted
+from vidprep.formats.stores.data_files import DataFiles, Handles, LocalFiles
 from vidprep.formats.stores.ids import Ids
 
 LABELS_KEY = "vidprep_labels"
@@ -87,7 +85,6 @@ def labels_in(content: Mapping[str, Any], facts: Collection[str] = FACTS) -> dic
     return {name: value for name, value in content.items() if name not in facts}
 
 
-KEPT_HANDLES = 16
 FRAMES_AT_A_TIME = 16
 SEARCHED_IDS = 20_000  # in a search for ids similar to an unknown one
 MAX_RATE = 1_000_000
@@ -95,14 +92,55 @@ SOURCE_COLUMNS = ["source_frames", "source_pts", "source_time_base_num", "source
 Frames = npt.NDArray[np.uint8]
 Samples = npt.NDArray[np.float32]
 Indexes = Sequence[SupportsIndex] | slice | range | npt.NDArray[Any]
-Handle = TypeVar("Handle")
+
+
+class ComingClip(NamedTuple):
+    """Frames that will be read.
+
+    Attributes:
+        position: Position in the order in which clips are read
+        id: Id of the video
+        numbers: Frame numbers
+        fetch: Whether to fetch them now; otherwise they are only announced to the cache
+    """
+
+    position: int
+    id: str
+    numbers: Sequence[int]
+    fetch: bool
+
+
+class StorageOrder(NamedTuple):
+    """Where videos are stored.
+
+    Attributes:
+        files: (V,) number of the file of each video
+        offsets: (V,) its position in that file
+        sizes: (V,) its size in bytes
+    """
+
+    files: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, names: pa.ChunkedArray | pa.Array, offsets: Any, sizes: Any) -> StorageOrder:
+        """Create from columns: names of files, which are numbered in the order of names, positions and sizes."""
+        found, files = np.unique(np.asarray(names.to_pylist(), str), return_inverse=True)
+        assert len(found) <= len(files)
+        columns = (
+            np.asarray(pc.fill_null(each, 0).to_numpy(zero_copy_only=False), np.int64) for each in (offsets, sizes)
+        )
+        return cls(files.astype(np.int64).reshape(-1), *columns)
 
 
 class FrameStore(ABC):
     """A store of videos that are looked up by id: ``store[id]`` is a StoredVideo, and iterating gives the ids.
 
     Attributes:
-        path: The folder
+        path: The folder, or its URL
+        folder: Local folder with manifest and index: the same, or one with copies of them
+        files: Its other files
         kind: Name of the kind of store, as the registry has it
         reads_uint16: Whether its frames can have more than 8 bits
     """
@@ -110,8 +148,26 @@ class FrameStore(ABC):
     kind: ClassVar[str]
     reads_uint16: ClassVar[bool] = False
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+    def __init__(self, place: str | os.PathLike[str] | DataFiles) -> None:
+        self.files: DataFiles = LocalFiles(place) if isinstance(place, str | os.PathLike) else place
+
+    @property
+    def path(self) -> Path | str:
+        return self.files.path
+
+    @property
+    def folder(self) -> Path:
+        return self.files.folder
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is behind a URL."""
+        return self.files.is_remote
+
+    @property
+    def keeps_read(self) -> bool:
+        """Whether what is read is kept for later, in a cache that evicts what is announced for last."""
+        return self.files.keeps_read
 
     @cached_property
     def ids(self) -> Ids:
@@ -164,7 +220,7 @@ class FrameStore(ABC):
         A store that was split by `pack` has the classes of all splits.
         """
         found = classes_of(self.label_columns())
-        whole = found and class_names(self.path)
+        whole = found and class_names(self.folder)
         return whole if whole and set(whole) >= set(found or ()) else found
 
     @cached_property
@@ -187,6 +243,11 @@ class FrameStore(ABC):
         found = [(each.num_frames, each.height, each.width) for each in facts]
         return np.asarray(found, np.int64).reshape(-1, 3)
 
+    def storage(self) -> StorageOrder:
+        """Return where the videos are stored, in the order of `ids`. By default each is in a file of its own."""
+        count = len(self.ids)
+        return StorageOrder(np.arange(count), np.zeros(count, np.int64), np.ones(count, np.int64))
+
     def version(self) -> str:
         """Return a text that differs if anything of the store may have changed; "" if only `content_digest` can tell."""
         return ""
@@ -198,7 +259,7 @@ class FrameStore(ABC):
         Args:
             places: Positions in `ids`.
         """
-        table = read_table(self.path, ["id", "sha256"]) if manifest_paths(self.path) else None
+        table = read_table(self.folder, ["id", "sha256"]) if manifest_paths(self.folder) else None
         if table is None or "sha256" not in table.column_names:
             return ""
         wanted = self.ids.array.take(pa.array(places)).cast(pa.large_string())
@@ -223,6 +284,37 @@ class FrameStore(ABC):
             numbers: Frame numbers, ascending and distinct.
             rows: The arrays.
         """
+
+    def runs(self, id_: str, numbers: Sequence[int]) -> tuple[str, list[Run]]:  # noqa: ARG002
+        """Return which bytes of which file `fill` reads for frames; none if it reads them otherwise. Raises KeyError,
+        StoreError.
+
+        Args:
+            id_: Id of the video.
+            numbers: Frame numbers, ascending and distinct.
+        """
+        self.facts(id_)
+        return "", []
+
+    def announce(self, done: int, clips: Iterable[ComingClip]) -> int:
+        """Announce clips that this thread will read, positions ascending, so that a store behind a URL fetches them ahead.
+
+        Args:
+            done: All clips up to this position have been read.
+            clips: Later ones.
+
+        Returns:
+            The number of bytes that are fetched.
+        """
+        if not self.is_remote:
+            return 0
+        wanted, size = list[Wanted](), 0
+        for clip in clips:
+            name, runs = self.runs(clip.id, sorted({*clip.numbers}))
+            wanted.append(Wanted(clip.position, name, tuple(runs), clip.fetch))
+            size += sum(run.size for run in runs) if clip.fetch else 0
+        self.files.announce(done, wanted)
+        return size
 
     def sample_rate(self, id_: str) -> int | None:
         """Return the sample rate of a video's audio in Hz; None if it has none. Raises KeyError, StoreError."""
@@ -510,98 +602,3 @@ def source_map_of(row: Mapping[str, Any]) -> SourceMap | None:
     """Return the source map of a manifest row, from SOURCE_COLUMNS; None for a row of version 0.1."""
     num, den = row["source_time_base_num"], row["source_time_base_den"]
     return SourceMap(row["source_frames"], row["source_pts"], Fraction(num, den)) if num and den else None
-
-
-def cannot_be_read(error: OSError) -> str:
-    """Return the message for a shard that cannot be opened."""
-    newer = (
-        "; a newer run may have replaced it, so open the store again" if isinstance(error, FileNotFoundError) else ""
-    )
-    return f"cannot be read: {error.strerror}{newer}"
-
-
-class ShardFile:
-    """A file opened for reading. It is closed when nothing refers to it: when its thread or its store ends."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = os.fspath(path)
-        self.number = -1
-        try:
-            self.number = open_descriptor(self._path)
-        except OSError as error:
-            raise StoreError(cannot_be_read(error), path=self._path) from error
-
-    def size(self) -> int:
-        return os.fstat(self.number).st_size
-
-    def close(self) -> None:
-        number, self.number = self.number, -1
-        if number >= 0:
-            os.close(number)
-
-    __del__ = close
-
-
-class FilePart(io.RawIOBase):
-    """A part of a file as a seekable file object.
-
-    Args:
-        size: Size of the part in bytes; None for all that follows `offset`.
-
-    Raises:
-        StoreError: The file cannot be opened.
-    """
-
-    def __init__(self, path: Path, offset: int, size: int | None) -> None:
-        self._file, self._offset, self._at = ShardFile(path), offset, 0
-        self._size = self._file.size() - offset if size is None else size
-
-    def buffered(self) -> io.BufferedReader:
-        return io.BufferedReader(self)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        size = min(len(buffer), max(0, self._size - self._at))
-        read = os.preadv(self._file.number, [memoryview(buffer)[:size]], self._offset + self._at)
-        self._at += read
-        return read
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
-
-
-class Handles(Generic[Handle]):
-    """Open objects by name, for each thread of each process. Recently used ones stay open.
-
-    Args:
-        open_one: Method that opens one; its owner is not kept alive.
-    """
-
-    def __init__(self, open_one: Callable[[str], Handle], close_one: Callable[[Handle], None]) -> None:
-        self._open, self._close = weak_method(open_one), close_one
-        self._mine = threading.local()
-
-    def __getitem__(self, name: str) -> Handle:
-        mine = self._mine
-        if getattr(mine, "process", None) != os.getpid():
-            # After a fork, do not use or free what the parent opened: its threads do not exist here.
-            mine.of_parents = [*getattr(mine, "of_parents", ()), getattr(mine, "opened", None)]
-            mine.process, mine.opened = os.getpid(), OrderedDict()
-        opened: OrderedDict[str, Handle] = mine.opened
-        if name not in opened:
-            opened[name] = self._open(name)
-            if len(opened) > KEPT_HANDLES:
-                self._close(opened.popitem(last=False)[1])
-        opened.move_to_end(name)
-        return opened[name]
-
-    def drop(self, name: str) -> None:
-        opened = getattr(self._mine, "opened", {})
-        if name in opened:
-            self._close(opened.pop(name))

@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from vidprep.formats.stores.base import Frames
+from vidprep.formats.stores.data_files import DataFiles, read_pieces
 from vidprep.formats.stores.index import FrameLocations
-from vidprep.formats.stores.indexed import IndexedLayout, IndexedStore, decode_rows, read_runs, scaled_size
+from vidprep.formats.stores.indexed import IndexedLayout, IndexedStore, decode_rows, scaled_size
 from vidprep.formats.stores.registry import ReadOptions
 
 LAYOUT = IndexedLayout("burst", ".bin")
 
 
-def open_here(folder: Path, options: ReadOptions) -> BurstStore:
-    return BurstStore(folder, checksum=options.checksum, short_side=options.short_side, fast=options.fast)
+def open_here(files: DataFiles, options: ReadOptions) -> BurstStore:
+    return BurstStore(files, checksum=options.checksum, short_side=options.short_side, fast=options.fast)
 
 
 class BurstStore(IndexedStore):
@@ -32,10 +32,15 @@ class BurstStore(IndexedStore):
     kind = LAYOUT.name
 
     def __init__(
-        self, path: str | os.PathLike[str], *, checksum: bool = True, short_side: int | None = None, fast: bool = False
+        self,
+        place: str | os.PathLike[str] | DataFiles,
+        *,
+        checksum: bool = True,
+        short_side: int | None = None,
+        fast: bool = False,
     ) -> None:
         self._short_side, self._fast = short_side, fast
-        super().__init__(path, checksum=checksum)
+        super().__init__(place, checksum=checksum)
 
     def _size(self, height: int, width: int) -> tuple[int, int]:
         return scaled_size(height, width, self._short_side)
@@ -53,12 +58,12 @@ class BurstStore(IndexedStore):
             size=self._size(places.height, places.width),
             fast=self._fast,
             place=lambda n: f"frame {numbers[n]} of {id_} at offset {places.offsets[numbers[n]]}",
-            path=self.path / places.shard,
+            path=self.files.place(places.shard),
         )
 
     def _read(self, id_: str, places: FrameLocations, numbers: Sequence[int]) -> list[memoryview]:
-        offsets, sizes = self._spans(id_, places, numbers)
-        found = read_runs(self._files[places.shard].number, self.path / places.shard, offsets, sizes)
+        self._check_shard(places.shard)
+        found = read_pieces(self.files, places.shard, self._pieces(id_, places, numbers))
         for number, data in zip(numbers, found, strict=True):
             self._check(data, places, number, id_)
         return found

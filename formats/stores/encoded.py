@@ -31,26 +31,26 @@ from av.video.frame import VideoFrame
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import MANIFEST_NAME, Labels, label_columns, manifest_paths
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation, rescale
+from vidprep.formats.storage import Piece, Run
 from vidprep.formats.stores.base import (
-    FilePart,
     Frames,
     FrameStore,
-    Handles,
     ManifestSources,
     Samples,
-    ShardFile,
     SourceMap,
+    StorageOrder,
     VideoFacts,
-    cannot_be_read,
     digest_of,
 )
-from vidprep.formats.stores.gops import GOPS_NAME, GopsFile, VideoEntry, size_of
+from vidprep.formats.stores.data_files import DataFiles, Handles
+from vidprep.formats.stores.gops import FRAMES_UNASKED, GOPS_NAME, GopsFile, VideoEntry, size_of
 from vidprep.formats.stores.ids import Ids
 from vidprep.formats.stores.manifest_videos import ManifestVideos
 from vidprep.formats.stores.registry import ReadOptions
 from vidprep.formats.video import (
     GopDecoders,
     NumberedFrames,
+    PacketIndex,
     PacketSpan,
     Sound,
     ToRgb,
@@ -67,9 +67,9 @@ KIND = "encoded"
 BATCH_FRAMES = 16  # decoded before their colours are converted: taking turns frame by frame takes 3 % longer
 
 
-def open_here(folder: Path, options: ReadOptions) -> VideoStore:
-    options.refuse(folder, "short_side", "stores of JPEGs")
-    return VideoStore(folder, checksum=options.checksum, hardware=options.hardware, fast=options.fast)
+def open_here(files: DataFiles, options: ReadOptions) -> VideoStore:
+    options.refuse(files.path, "short_side", "stores of JPEGs")
+    return VideoStore(files, checksum=options.checksum, hardware=options.hardware, fast=options.fast)
 
 
 class VideoStore(FrameStore):
@@ -88,14 +88,21 @@ class VideoStore(FrameStore):
     reads_uint16 = True
 
     def __init__(
-        self, path: str | os.PathLike[str], *, checksum: bool = True, hardware: str | None = None, fast: bool = False
+        self,
+        place: str | os.PathLike[str] | DataFiles,
+        *,
+        checksum: bool = True,
+        hardware: str | None = None,
+        fast: bool = False,
     ) -> None:
-        super().__init__(path)
+        super().__init__(place)
         self._checksum, self._hardware, self._fast = checksum, hardware, fast
-        has_parts = any(path.name != MANIFEST_NAME for path in manifest_paths(self.path))  # of a run that is not merged
-        is_indexed = (self.path / GOPS_NAME).exists() and not has_parts
-        self._of_manifest = None if is_indexed else ManifestVideos(self.path)
-        self._sources = ManifestSources(self.path)
+        has_parts = any(
+            path.name != MANIFEST_NAME for path in manifest_paths(self.folder)
+        )  # of a run that is not merged
+        is_indexed = (self.folder / GOPS_NAME).exists() and not has_parts
+        self._of_manifest = None if is_indexed else ManifestVideos(self.folder)
+        self._sources = ManifestSources(self.folder)
         self._open_handles()
         self._index  # noqa: B018 (report a damaged index when the store is opened)
         if hardware is not None and len(self):
@@ -103,16 +110,12 @@ class VideoStore(FrameStore):
 
     def _open_handles(self) -> None:
         self._indexes = Handles(self._open_index, GopsFile.close)
-        self._files = Handles(self._open_shard, ShardFile.close)
         self._decoders = Handles(self._new_decoders, GopDecoders.close)
         self._readers = Handles(self._open, VideoReader.close)
         self._sounds = Handles(self._open_sound, Sound.close)
 
     def _open_index(self, _: str) -> GopsFile:
-        return GopsFile(self.path)
-
-    def _open_shard(self, name: str) -> ShardFile:
-        return ShardFile(self.path / name)
+        return GopsFile(self.folder)
 
     def _new_decoders(self, _: str) -> GopDecoders:
         return GopDecoders()
@@ -126,7 +129,7 @@ class VideoStore(FrameStore):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._sources = ManifestSources(self.path)
+        self._sources = ManifestSources(self.folder)
         self._open_handles()
 
     def _ids(self) -> Ids:
@@ -134,6 +137,9 @@ class VideoStore(FrameStore):
 
     def sizes(self) -> npt.NDArray[np.int64]:
         return self._index.sizes()
+
+    def storage(self) -> StorageOrder:
+        return StorageOrder.of(*self._index.storage())
 
     def version(self) -> str:
         return self._index.version
@@ -143,7 +149,7 @@ class VideoStore(FrameStore):
 
     @cached_property
     def _labels(self) -> Labels:
-        return label_columns(self.path).taken(self.ids) if manifest_paths(self.path) else Labels(self.ids)
+        return label_columns(self.folder).taken(self.ids) if manifest_paths(self.folder) else Labels(self.ids)
 
     def labels(self, id_: str) -> dict[str, Any]:
         self.entry(id_)
@@ -158,20 +164,26 @@ class VideoStore(FrameStore):
 
     def entry(self, id_: str) -> VideoEntry:
         """Return what the index says of a video. Raises KeyError, StoreError."""
-        return self._index.entry(id_)
+        entry = self._index.entry(id_)
+        count = entry.facts.num_frames
+        if entry.packets is None and count > FRAMES_UNASKED and count > (size := self.files.size(entry.file_name)):
+            raise StoreError(
+                f"{id_}: {count} frames are claimed of {size} bytes; make it again",
+                path=self.files.place(entry.file_name),
+            )
+        return entry
 
     def facts(self, id_: str) -> VideoFacts:
         return self.entry(id_).facts
 
-    def file(self, id_: str) -> Path:
-        """Return the path of the file that contains a video: its own, or a shard. Raises KeyError."""
-        return self.path / self.entry(id_).file_name
+    def file(self, id_: str) -> Path | str:
+        """Return the path or URL of the file that contains a video: its own, or a shard. Raises KeyError."""
+        return self.files.place(self.entry(id_).file_name)
 
     def open_file(self, id_: str) -> BufferedReader:
         """Open a video as a seekable file object, also if it is inside a shard. Close it. Raises KeyError, StoreError."""
         entry = self.entry(id_)
-        path = self.path / entry.file_name
-        return FilePart(path, entry.offset, entry.size_bytes).buffered()
+        return self.files.open(entry.file_name, entry.offset, entry.size_bytes)
 
     def frame_mappings(self, id_: str, origin_pts: int = 0) -> str:
         """Return the times and keyframes of a video as torchcodec's `custom_frame_mappings` takes them. Raises KeyError.
@@ -195,12 +207,18 @@ class VideoStore(FrameStore):
         ]
         return json.dumps({"frames": frames})
 
+    def runs(self, id_: str, numbers: Sequence[int]) -> tuple[str, list[Run]]:
+        entry = self.entry(id_)
+        if (packets := entry.packets) is None:
+            return entry.file_name, []
+        return entry.file_name, [_run_of(entry, packets, span) for span, _ in spans_of(packets, numbers)]
+
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         entry = self.entry(id_)
         if entry.packets is None or self._hardware is not None:
             fill_from(self._readers, id_, numbers, rows)
             return
-        path, wanted = self.path / entry.file_name, dict(zip(numbers, rows, strict=True))
+        path, wanted = self.files.place(entry.file_name), dict(zip(numbers, rows, strict=True))
         writer, decoded = RgbRows(path, id_, entry.facts, fast=self._fast), self.decoded(id_, numbers)
         try:
             while batch := list(islice(decoded, BATCH_FRAMES)):
@@ -240,12 +258,10 @@ class VideoStore(FrameStore):
 
     def _read(self, id_: str, entry: VideoEntry, span: PacketSpan) -> memoryview:
         """Return the bytes of some GOPs after checking them. Raises StoreError."""
-        packets, path = entry.packets, self.path / entry.file_name
+        packets, path = entry.packets, self.files.place(entry.file_name)
         assert packets is not None
         try:
-            data = memoryview(os.pread(self._files[entry.file_name].number, span.size, entry.offset + span.offset))
-        except OSError as error:
-            raise StoreError(cannot_be_read(error), path=path) from error
+            (data,) = self.files.read(entry.file_name, [_run_of(entry, packets, span)])
         except MemoryError as error:
             raise StoreError(f"{id_}: a GOP of {span.size} bytes does not fit into memory", path=path) from error
         for gop in range(*span.gops) if self._checksum or len(data) < span.size else ():
@@ -253,7 +269,7 @@ class VideoStore(FrameStore):
             part = data[offset - span.offset : offset - span.offset + size]
             if len(part) < size or zlib.crc32(part) != packets.crc32[gop]:
                 frames = f"frames {packets.keyframes[gop]} to {packets.gop_end(gop) - 1}"
-                self._files.drop(entry.file_name)
+                self.files.forget(entry.file_name)
                 raise StoreError(
                     f"{id_}: the {size} bytes from {entry.offset + offset} on ({frames}) are not those that were written: the file "
                     "is damaged, or was made again after the store was opened; open the store again, and if it is still so, `vidprep "
@@ -264,10 +280,10 @@ class VideoStore(FrameStore):
 
     def _open(self, id_: str) -> VideoReader:
         entry = self.entry(id_)
-        path, data = self.path / entry.file_name, None
-        if entry.offset:
+        path, data = self.files.place(entry.file_name), None
+        if entry.offset or self.files.is_remote:
             data = self.open_file(id_)
-        elif entry.size_bytes is not None and (size := size_of(path)) != entry.size_bytes:
+        elif entry.size_bytes is not None and (size := size_of(Path(path))) != entry.size_bytes:
             raise StoreError(
                 f"is {size} bytes long, and the index that was read says {entry.size_bytes}: it was made again, or damaged; open "
                 "the store again, or run the same command again",
@@ -277,13 +293,21 @@ class VideoStore(FrameStore):
 
     def _open_sound(self, id_: str) -> Sound:
         entry = self.entry(id_)
-        return Sound(self.path / entry.file_name, id_, Fraction(0), self.open_file(id_) if entry.offset else None)
+        data = self.open_file(id_) if entry.offset or self.files.is_remote else None
+        return Sound(self.files.place(entry.file_name), id_, Fraction(0), data)
 
     def sample_rate(self, id_: str) -> int | None:
         return self._sounds[id_].rate
 
     def samples(self, id_: str, span: tuple[Fraction, Fraction], rate: int | None, num_channels: int | None) -> Samples:
         return samples_from(self._sounds, id_, span, rate, num_channels)
+
+
+def _run_of(entry: VideoEntry, packets: PacketIndex, span: PacketSpan) -> Run:
+    """Return the bytes of GOPs in the file that contains their video."""
+    gops = [packets.span(gop) for gop in range(*span.gops)]
+    pieces = (Piece(entry.offset + gop.offset, gop.size, packets.crc32[gop.gops[0]]) for gop in gops)
+    return Run(entry.offset + span.offset, span.size, tuple(pieces))
 
 
 class RgbRows:
@@ -300,7 +324,7 @@ class RgbRows:
 
     def __init__(
         self,
-        path: Path,
+        path: Path | str,
         id_: str,
         facts: VideoFacts,
         *,
@@ -351,7 +375,7 @@ class VideoReader(NumberedFrames):
     def __init__(
         self,
         data: BinaryIO | None,
-        path: Path,
+        path: Path | str,
         id_: str,
         facts: VideoFacts,
         *,

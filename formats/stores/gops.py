@@ -76,6 +76,7 @@ COLUMNS = pa.schema([*FACTS, ("extradata", pa.binary()), ("packets", pa.binary()
 KNOWN = pa.schema(
     [("sha256", pa.string()), ("extradata", pa.binary()), ("packets", pa.large_binary()), ("not_indexed", pa.string())]
 )
+PLACE = ("file_name", "offset", "size_bytes")
 READ = tuple(name for name in COLUMNS.names if name not in ("id", "sha256", "not_indexed"))
 # A compressed page costs 20 µs however small it is, so only large columns are compressed; the others have compact encodings.
 LEAVES = {field.name: f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name for field in COLUMNS}
@@ -149,6 +150,10 @@ class GopsFile:
     def sha256(self) -> pa.ChunkedArray:
         return self._rows.column("sha256")
 
+    def storage(self) -> tuple[pa.ChunkedArray, ...]:
+        """Return file, position and size of each video."""
+        return tuple(self._rows.all(PLACE)[name] for name in PLACE)
+
     def entry(self, id_: str) -> VideoEntry:
         """Return a video. Raises KeyError, StoreError."""
         found = self._kept.get(id_)
@@ -163,9 +168,7 @@ class GopsFile:
         row = self._rows.row(id_, READ)
         values = {name: row[name][0].as_py() for name in READ}
         try:
-            return checked_claims(self.path.parent, id_, entry_of(values))
-        except StoreError:
-            raise
+            return entry_of(values)
         except (ValueError, TypeError, ArithmeticError) as error:
             raise StoreError(f"{id_}: {error}; `vidprep index` makes it again", path=self.path) from error
 
@@ -211,14 +214,6 @@ def size_of(path: Path) -> int:
         return path.stat().st_size
     except OSError as error:
         raise StoreError(f"cannot be read: {error.strerror}", path=path) from error
-
-
-def checked_claims(folder: Path, id_: str, entry: VideoEntry) -> VideoEntry:
-    """Return the video. Raises StoreError if so many frames are claimed that memory may not suffice, and not there."""
-    count, path = entry.facts.num_frames, folder / entry.file_name
-    if entry.packets is None and count > FRAMES_UNASKED and count > (size := size_of(path)):
-        raise StoreError(f"{id_}: {count} frames are claimed of {size} bytes; make it again", path=path)
-    return entry
 
 
 def facts_in(folder: Path, only: Path | None = None) -> pa.Table | None:

@@ -17,27 +17,29 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import pyarrow as pa
 import simplejpeg
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import Labels, ManifestRow, is_text, label_columns, manifest_paths, read_rows, shown
-from vidprep.formats.storage import cached_method, exact_ratio, read_json, replacing
+from vidprep.formats.storage import Piece, Run, cached_method, exact_ratio, read_json, replacing
 from vidprep.formats.stores.base import (
     Frames,
     FrameStore,
-    Handles,
     ManifestSources,
-    ShardFile,
     SourceMap,
+    StorageOrder,
     VideoFacts,
     described,
     labels_in,
 )
-from vidprep.formats.stores.indexed import decode_rows, read_runs, scaled_size
+from vidprep.formats.stores.data_files import DataFiles, adjacent_runs, end_of, read_checked
+from vidprep.formats.stores.indexed import decode_rows, scaled_size
 from vidprep.formats.stores.registry import ReadOptions
 from vidprep.formats.stores.shards import StoreLayout
 
@@ -109,8 +111,8 @@ def meta_name(shard: str) -> str:
 LAYOUT = GulpLayout()
 
 
-def open_here(folder: Path, options: ReadOptions) -> GulpStore:
-    return GulpStore(folder, short_side=options.short_side, fast=options.fast)
+def open_here(files: DataFiles, options: ReadOptions) -> GulpStore:
+    return GulpStore(files, short_side=options.short_side, fast=options.fast)
 
 
 class _UnitShard(NamedTuple):
@@ -118,6 +120,13 @@ class _UnitShard(NamedTuple):
 
     id: str
     file_name: str
+
+
+class _UnitChecksums(NamedTuple):
+    """Columns of a row with the CRC-32 of each frame."""
+
+    id: str
+    frame_crc32: list[int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,23 +141,25 @@ class GulpStore(FrameStore):
 
     kind = LAYOUT.name
 
-    def __init__(self, path: str | os.PathLike[str], *, short_side: int | None = None, fast: bool = False) -> None:
-        super().__init__(path)
+    def __init__(
+        self, place: str | os.PathLike[str] | DataFiles, *, short_side: int | None = None, fast: bool = False
+    ) -> None:
+        super().__init__(place)
         self._short_side, self._fast = short_side, fast
         self._entries = self._read_meta()
         self._open_handles()
 
     def _open_handles(self) -> None:
-        self._labels = label_columns(self.path) if manifest_paths(self.path) else None
-        self._sources = ManifestSources(self.path)
-        self._files = Handles(self._open_shard, ShardFile.close)
+        self._labels = label_columns(self.folder) if manifest_paths(self.folder) else None
+        self._sources = ManifestSources(self.folder)
+        self._crc32 = dict(read_rows(self.folder, _UnitChecksums))
         self._first_size = cached_method(self._size_of_first, 100_000)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
             name: value
             for name, value in super().__getstate__().items()
-            if name not in ("_entries", "_first_size", "_labels", "_sources")
+            if name not in ("_entries", "_first_size", "_labels", "_sources", "_crc32")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -159,7 +170,7 @@ class GulpStore(FrameStore):
     def _read_meta(self) -> dict[str, _Entry]:
         entries: dict[str, _Entry] = {}
         named: dict[str, str] | None = None
-        for path in sorted(path for path in self.path.glob("*.gmeta") if path.is_file()):
+        for path in sorted(path for path in self.folder.glob("*.gmeta") if path.is_file()):
             data = path.name.replace("meta", "data", 1).removesuffix(".gmeta") + ".gulp"
             try:
                 for id_, entry in read_json(path, SIZE_MAX).items():
@@ -179,10 +190,7 @@ class GulpStore(FrameStore):
 
     def _shards_in_manifest(self) -> dict[str, str]:
         """Return the current shard of each video: a stopped run may have left old files beside the new ones."""
-        return dict(read_rows(self.path, _UnitShard))
-
-    def _open_shard(self, name: str) -> ShardFile:
-        return ShardFile(self.path / name)
+        return dict(read_rows(self.folder, _UnitShard))
 
     def _ids(self) -> Sequence[str]:
         return sorted(self._entries)
@@ -193,6 +201,12 @@ class GulpStore(FrameStore):
 
     def label_columns(self) -> Labels:
         return self._labels.taken(self.ids) if self._labels else super().label_columns()
+
+    def storage(self) -> StorageOrder:
+        found = [self._entries[id_] for id_ in self.ids]
+        firsts = [int(each.frame_info[0][0]) if each.frame_info else 0 for each in found]
+        sizes = [sum(int(size) for _, _, size in each.frame_info) for each in found]
+        return StorageOrder.of(pa.array([each.data for each in found]), pa.array(firsts), pa.array(sizes))
 
     def source_map(self, id_: str) -> SourceMap | None:
         self._entry(id_)
@@ -205,7 +219,7 @@ class GulpStore(FrameStore):
         try:
             exact = exact_ratio("frame_rate", rate) if isinstance(rate, list) else None
         except ValueError as error:
-            raise StoreError(f"{id_}: {shown(rate)} is not a frame rate", path=self.path / entry.data) from error
+            raise StoreError(f"{id_}: {shown(rate)} is not a frame rate", path=self.files.place(entry.data)) from error
         return VideoFacts(len(entry.frame_info), height, width, exact)
 
     def _entry(self, id_: str) -> _Entry:
@@ -215,18 +229,21 @@ class GulpStore(FrameStore):
 
     def _size_of_first(self, id_: str) -> tuple[int, int]:
         if not self._entry(id_).frame_info:
-            raise StoreError(f"{id_} has no frames", path=self.path / self._entry(id_).data)
+            raise StoreError(f"{id_} has no frames", path=self.files.place(self._entry(id_).data))
         (data,) = self._bytes(id_, [0])
         try:
             height, width, *_ = simplejpeg.decode_jpeg_header(data)
         except ValueError as error:
-            raise StoreError(f"frame 0 of {id_}: {error}", path=self.path / self._entry(id_).data) from error
+            raise StoreError(f"frame 0 of {id_}: {error}", path=self.files.place(self._entry(id_).data)) from error
         return height, width
 
-    def _bytes(self, id_: str, numbers: Sequence[int]) -> list[memoryview]:
-        entry = self._entry(id_)
-        path, file = self.path / entry.data, self._files[entry.data]
-        end, offsets, sizes, pads = file.size(), [], [], []
+    def runs(self, id_: str, numbers: Sequence[int]) -> tuple[str, list[Run]]:
+        return self._entry(id_).data, adjacent_runs(self._pieces(id_, numbers))
+
+    def _pieces(self, id_: str, numbers: Sequence[int]) -> list[Piece]:
+        """Return the positions of frames, without padding. Raises StoreError if they are not in the shard."""
+        entry, pieces = self._entry(id_), list[Piece]()
+        end, crc32 = end_of(self.files, entry.data), self._crc32.get(id_)
         try:
             for number in numbers:
                 offset, pad, size = map(operator.index, _list_of(entry.frame_info[number]))
@@ -234,13 +251,18 @@ class GulpStore(FrameStore):
                     raise ValueError(
                         f"{size} bytes at offset {offset}, {pad} of them padding, are not in the {end} there"
                     )
-                offsets.append(offset)
-                sizes.append(size)
-                pads.append(pad)
+                pieces.append(Piece(offset, size - pad, None if crc32 is None else crc32[number]))
         except (IndexError, TypeError, ValueError) as error:
-            raise StoreError(f"frame {number} of {id_}: {error}", path=path) from error
-        runs = read_runs(file.number, path, offsets, sizes)
-        return [data[: len(data) - pad] for data, pad in zip(runs, pads, strict=True)]
+            raise StoreError(f"frame {number} of {id_}: {error}", path=self.files.place(entry.data)) from error
+        return pieces
+
+    def _bytes(self, id_: str, numbers: Sequence[int]) -> list[memoryview]:
+        pieces = self._pieces(id_, numbers)
+        return read_checked(self.files, self._entry(id_).data, pieces, partial(self._described, id_, numbers))
+
+    def _described(self, id_: str, numbers: Sequence[int], place: int) -> str:
+        number = numbers[place]
+        return f"frame {number} of {id_} at offset {self._entry(id_).frame_info[number][0]}"
 
     def coded(self, id_: str) -> list[memoryview]:
         return self._bytes(id_, range(len(self._entry(id_).frame_info)))
@@ -253,8 +275,8 @@ class GulpStore(FrameStore):
             full=full,
             size=scaled_size(*full, self._short_side),
             fast=self._fast,
-            place=lambda n: f"frame {numbers[n]} of {id_} at offset {entry.frame_info[numbers[n]][0]}",
-            path=self.path / entry.data,
+            place=partial(self._described, id_, numbers),
+            path=self.files.place(entry.data),
         )
 
 

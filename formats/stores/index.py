@@ -345,6 +345,21 @@ class FrameIndex:
         """Return (V, 3): number of frames, height and width of each video, in order."""
         return self._rows.sizes()
 
+    def storage(self) -> tuple[pa.ChunkedArray, pa.ChunkedArray, pa.ChunkedArray]:
+        """Return shard, position of the first frame, and size in bytes of each video. Raises StoreError."""
+        shards, firsts, sizes = list[pa.Array](), list[pa.Array](), list[pa.Array]()
+        try:
+            for table in self._rows.tables(("id", "shard", "offsets", "sizes")):
+                of_each = pc.list_parent_indices(table["sizes"]).to_numpy(), pc.list_flatten(table["sizes"]).to_numpy()
+                shards += table["shard"].chunks
+                firsts += pc.list_element(table["offsets"], 0).chunks
+                sizes.append(pa.array(np.bincount(*of_each, len(table)).astype(np.int64)))
+        except (pa.ArrowException, ValueError) as error:
+            raise StoreError(f"is damaged: {error}", path=self.path) from error
+        return tuple(
+            pa.chunked_array(*each) for each in ((shards, pa.string()), (firsts, pa.int64()), (sizes, pa.int64()))
+        )
+
     def places(self, id_: str) -> FrameLocations:
         """Return the positions of the frames of a video. Raises KeyError."""
         return self._kept_places(id_)

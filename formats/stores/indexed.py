@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from fractions import Fraction
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,9 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import Labels, ManifestRow, differing, label_columns, labels_of_dicts
-from vidprep.formats.stores.base import Frames, FrameStore, Handles, ShardFile, SourceMap, VideoFacts, cannot_be_read
+from vidprep.formats.storage import Piece, Run
+from vidprep.formats.stores.base import Frames, FrameStore, SourceMap, StorageOrder, VideoFacts
+from vidprep.formats.stores.data_files import DataFiles, Handles, adjacent_runs
 from vidprep.formats.stores.index import INDEX_NAME, FrameIndex, FrameLocations, IndexedVideo, write_index
 from vidprep.formats.stores.shards import StoreLayout
 from vidprep.formats.video import resized_picture, write_rgb
@@ -37,22 +38,6 @@ START_OF_FRAME, START_OF_SCAN = range(0xC0, 0xC2), 0xDA
 _mine = threading.local()
 
 
-def read_runs(file: int, path: Path, offsets: Sequence[int], sizes: Sequence[int]) -> list[memoryview]:
-    """Return the bytes of each frame; adjacent frames are read at once. Raises StoreError at the end of the file."""
-    found: list[memoryview] = []
-    begin = 0
-    breaks = [n for n, (a, b) in enumerate(pairwise(range(len(offsets))), 1) if offsets[b] != offsets[a] + sizes[a]]
-    for end in [*breaks, len(offsets)]:
-        start, size = offsets[begin], offsets[end - 1] + sizes[end - 1] - offsets[begin]
-        data = memoryview(os.pread(file, size, start))
-        if len(data) != size:
-            end_byte = os.fstat(file).st_size
-            raise StoreError(f"ends at byte {end_byte}; frames lie there up to byte {start + size}", path=path)
-        found += [data[offsets[n] - start : offsets[n] - start + sizes[n]] for n in range(begin, end)]
-        begin = end
-    return found
-
-
 def decode_rows(
     coded: Iterable[memoryview],
     rows: Iterable[Frames],
@@ -61,7 +46,7 @@ def decode_rows(
     size: tuple[int, int],
     fast: bool,
     place: Callable[[int], str],
-    path: Path,
+    path: Path | str,
 ) -> None:
     """Decode JPEGs into arrays of shape (h, w, 3), scaled to the arrays' size.
 
@@ -72,7 +57,7 @@ def decode_rows(
         size: (height, width) to decode at: `full`, or smaller by eighths. Other sizes are reached by scaling.
         fast: Convert colours faster and less exactly.
         place: Returns the position of the n-th JPEG, for messages.
-        path: The store, for messages.
+        path: The file, for messages.
 
     Raises:
         StoreError: A JPEG is damaged.
@@ -220,21 +205,18 @@ class IndexedStore(FrameStore):
         kind: Name of the store
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, checksum: bool = True) -> None:
-        super().__init__(path)
+    def __init__(self, place: str | os.PathLike[str] | DataFiles, *, checksum: bool = True) -> None:
+        super().__init__(place)
         self._checksum = checksum
         self._open_handles()
         self._index  # noqa: B018 (report a damaged index when the store is opened)
 
     def _open_handles(self) -> None:
         self._indexes = Handles(self._open_index, FrameIndex.close)
-        self._files = Handles(self._open_shard, ShardFile.close)
+        self._checked: set[str] = set()  # shards that are long enough
 
     def _open_index(self, _: str) -> FrameIndex:
-        return FrameIndex(self.path, self.kind)
-
-    def _open_shard(self, name: str) -> ShardFile:
-        return ShardFile(self._shard(name))
+        return FrameIndex(self.folder, self.kind)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -249,6 +231,9 @@ class IndexedStore(FrameStore):
 
     def _ids(self) -> Sequence[str]:
         return self._index.ids()
+
+    def storage(self) -> StorageOrder:
+        return StorageOrder.of(*self._index.storage())
 
     def version(self) -> str:
         return self._index.version
@@ -278,32 +263,35 @@ class IndexedStore(FrameStore):
     def _size(self, height: int, width: int) -> tuple[int, int]:
         return height, width
 
-    def _shard(self, name: str) -> Path:
-        """Return the path of a shard after checking its size. Raises StoreError."""
-        path, due = self.path / name, self._index.about["shards"].get(name)
-        try:
-            size = path.stat().st_size
-        except OSError as error:
-            raise StoreError(cannot_be_read(error), path=path) from error
+    def _check_shard(self, name: str) -> None:
+        """Raise StoreError if a shard is shorter than the index says; one behind a URL is checked by its reads."""
+        if self.files.is_remote or name in self._checked:
+            return
+        size, due = self.files.size(name), self._index.about["shards"].get(name)
         if due is None or size < due:
-            raise StoreError(f"ends at byte {size}, and was {due} long", path=path)
-        return path
+            raise StoreError(f"ends at byte {size}, and was {due} long", path=self.files.place(name))
+        self._checked.add(name)
 
-    def _spans(self, id_: str, places: FrameLocations, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return offsets and sizes of frames, all within the shard. Raises StoreError."""
+    def runs(self, id_: str, numbers: Sequence[int]) -> tuple[str, list[Run]]:
+        places = self._index.places(id_)
+        return places.shard, adjacent_runs(self._pieces(id_, places, numbers))
+
+    def _pieces(self, id_: str, places: FrameLocations, numbers: Sequence[int]) -> list[Piece]:
+        """Return the positions of frames, all within the shard. Raises StoreError."""
         chosen, due = list(numbers), self._index.about["shards"].get(places.shard, 0)
-        offsets, sizes = places.offsets[chosen].tolist(), places.sizes[chosen].tolist()
-        for number, offset, size in zip(chosen, offsets, sizes, strict=True):
+        columns = (places.offsets[chosen].tolist(), places.sizes[chosen].tolist(), places.crc32[chosen].tolist())
+        pieces = list(map(Piece, *columns))
+        for number, (offset, size, _) in zip(chosen, pieces, strict=True):
             if offset < 0 or size < 0 or offset + size > due:
                 raise StoreError(
                     f"frame {number} of {id_}: {size} bytes at offset {offset} are not in the {due} of the shard",
-                    path=self.path / places.shard,
+                    path=self.files.place(places.shard),
                 )
-        return offsets, sizes
+        return pieces
 
     def _check(self, data: memoryview, places: FrameLocations, number: int, id_: str) -> None:
         if self._checksum and zlib.crc32(data) != places.crc32[number]:
             raise StoreError(
                 f"frame {number} of {id_} at offset {places.offsets[number]} is damaged: its checksum does not hold",
-                path=self.path / places.shard,
+                path=self.files.place(places.shard),
             )

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from pathlib import Path
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.stores.base import Frames, Handles, Samples
+from vidprep.formats.stores.base import Frames, Samples
+from vidprep.formats.stores.data_files import DataFiles, Handles
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.gops import size_of
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.stores.registry import ReadOptions
 
 
-def open_here(folder: Path, options: ReadOptions) -> IndexedFiles:
-    options.refuse(folder, "short_side", "stores of JPEGs")
-    options.refuse(folder, "hardware", "videos that vidprep made")
-    return IndexedFiles(folder, checksum=options.checksum, fast=options.fast)
+def open_here(files: DataFiles, options: ReadOptions) -> IndexedFiles:
+    options.refuse(files.path, "short_side", "stores of JPEGs")
+    options.refuse(files.path, "hardware", "videos that vidprep made")
+    return IndexedFiles(files, checksum=options.checksum, fast=options.fast)
 
 
 class IndexedFiles(VideoStore):
@@ -35,6 +35,10 @@ class IndexedFiles(VideoStore):
 
     def _open_raw(self, id_: str) -> VideoFiles:
         entry, path = self.entry(id_), self.file(id_)
+        if isinstance(path, str):
+            raise StoreError(
+                "has no index of its GOPs, by which alone it is read behind a URL; fetch it first", path=path
+            )
         raw = VideoFiles([path], fast=self._fast)
         found, due = raw.facts(raw.ids[0]), entry.facts
         if size_of(path) != entry.size_bytes or found.num_frames != due.num_frames or found.height != due.height:

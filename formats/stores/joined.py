@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import Labels, classes_of, joined
-from vidprep.formats.stores.base import Frames, FrameStore, Samples, SourceMap, VideoFacts
+from vidprep.formats.stores.base import ComingClip, Frames, FrameStore, Samples, SourceMap, StorageOrder, VideoFacts
 from vidprep.formats.stores.ids import Ids
 
 
@@ -36,7 +36,7 @@ class JoinedStores(FrameStore):
             raise StoreError("no stores were given")
         named = stores.items() if isinstance(stores, Mapping) else [("", store) for store in stores]
         self._stores = [(f"{name}/" if name else "", store) for name, store in named]
-        super().__init__(os.path.commonpath([os.path.abspath(store.path) for _, store in self._stores]))  # noqa: PTH100
+        super().__init__(_common_place([store.path for _, store in self._stores]))
         self.reads_uint16 = all(store.reads_uint16 for _, store in self._stores)  # type: ignore[misc]
         found = self._all_ids()
         self._order = np.argsort(np.asarray(found, object), kind="stable")
@@ -97,6 +97,14 @@ class JoinedStores(FrameStore):
         store, own = self._home(id_)
         return store.source_map(own)
 
+    def storage(self) -> StorageOrder:
+        found, before = list[StorageOrder](), 0
+        for _, store in self._stores:
+            found.append(one := store.storage())
+            found[-1] = one._replace(files=one.files + before)
+            before += int(one.files.max(initial=-1)) + 1
+        return StorageOrder(*(np.concatenate(columns)[self._order] for columns in zip(*found, strict=True)))
+
     def version(self) -> str:
         found = [store.version() for _, store in self._stores]
         return " ".join(found) if all(found) else ""
@@ -116,6 +124,22 @@ class JoinedStores(FrameStore):
         store, own = self._home(id_)
         store.fill(own, numbers, rows)
 
+    @property
+    def is_remote(self) -> bool:
+        return any(store.is_remote for _, store in self._stores)
+
+    @property
+    def keeps_read(self) -> bool:
+        return any(store.keeps_read for _, store in self._stores)
+
+    def announce(self, done: int, clips: Iterable[ComingClip]) -> int:
+        found: dict[int, list[ComingClip]] = {number: [] for number in range(len(self._stores))}
+        numbers = {id(store): number for number, (_, store) in enumerate(self._stores)}
+        for clip in clips:
+            store, own = self._home(clip.id)
+            found[numbers[id(store)]].append(clip._replace(id=own))
+        return sum(store.announce(done, found[number]) for number, (_, store) in enumerate(self._stores))
+
     def sample_rate(self, id_: str) -> int | None:
         store, own = self._home(id_)
         return store.sample_rate(own)
@@ -127,3 +151,10 @@ class JoinedStores(FrameStore):
     def coded(self, id_: str) -> list[memoryview] | None:
         store, own = self._home(id_)
         return store.coded(own)
+
+
+def _common_place(places: Sequence[str | os.PathLike[str]]) -> str:
+    """Return the folder or URL above all of several, for messages."""
+    if any("://" in str(place) for place in places):
+        return ", ".join(dict.fromkeys(map(str, places)))
+    return os.path.commonpath([os.path.abspath(place) for place in places])  # noqa: PTH100

@@ -27,7 +27,8 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import ReadError, StoreError
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
-from vidprep.formats.stores.base import Frames, FrameStore, Handles, Samples, SourceMap, VideoFacts
+from vidprep.formats.stores.base import Frames, FrameStore, Samples, SourceMap, VideoFacts
+from vidprep.formats.stores.data_files import Handles
 from vidprep.formats.stores.encoded import VideoReader, fill_from, samples_from
 from vidprep.formats.video import (
     HeldBackFrames,
@@ -104,7 +105,7 @@ class VideoFiles(FrameStore):
         self._prepare()
 
     def _id_of(self, file: Path) -> str:
-        below = file.relative_to(self.path)
+        below = file.relative_to(self.folder)
         return (below if self.keep_source_suffix else below.with_suffix("")).as_posix()
 
     def _ids(self) -> Sequence[str]:

@@ -1,25 +1,29 @@
 """List of all stores. A store is a module of this folder, found by its name.
 
-It has `open_here(folder, options)`, which returns its reader, and `LAYOUT` if `vidprep burst` can write it.
+It has `open_here(files, options)`, which returns its reader, and `LAYOUT` if `vidprep burst` can write it.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from vidprep.formats.errors import SettingsError, StoreError
-from vidprep.formats.manifest import manifest_paths
-from vidprep.formats.storage import open_unlinked
+from vidprep.formats.errors import SettingsError, StoreError, VidprepError
+from vidprep.formats.manifest import MANIFEST_NAME, manifest_paths, manifest_rows, read_rows
+from vidprep.formats.storage import RangePlace, is_url, open_unlinked
+from vidprep.formats.stores.data_files import LocalFiles
 
 if TYPE_CHECKING:
     from vidprep.formats.stores.base import FrameStore
+    from vidprep.formats.stores.data_files import DataFiles
     from vidprep.formats.stores.shards import StoreLayout
 
 
@@ -32,10 +36,10 @@ class ReadOptions:
     fast: bool = False
     hardware: str | None = None
 
-    def refuse(self, folder: Path, option: str, takers: str) -> None:
+    def refuse(self, path: Path | str, option: str, takers: str) -> None:
         """Raise StoreError if an option was given that only other stores support."""
         if getattr(self, option):
-            raise StoreError(f"{option} is for {takers}", path=folder)
+            raise StoreError(f"{option} is for {takers}", path=path)
 
 
 ENCODED, VIDEO_SHARDS = "encoded", "shards"  # videos in files of their own, or in tar shards; one reader for both
@@ -70,7 +74,7 @@ MAX_RUN_BYTES = 1 << 20
 class _Store(Protocol):
     LAYOUT: StoreLayout
 
-    def open_here(self, folder: Path, options: ReadOptions) -> FrameStore: ...
+    def open_here(self, files: DataFiles, options: ReadOptions) -> FrameStore: ...
 
 
 def layout_of(name: str) -> StoreLayout:
@@ -87,15 +91,23 @@ def open_store(
     short_side: int | None = None,
     fast: bool = False,
     hardware: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int = 0,
+    cache_dir_bytes: int = 0,
+    timeout_seconds: float = 60.0,
 ) -> FrameStore:
     """Open a store of videos: a destination of `transcode` or `burst`, a folder that `vidprep index` has indexed, or one of
     GulpIO or WebDataset.
+
+    A store behind a URL is read by ranges: manifest and index are copied to this machine, and a sequence of frames is
+    one request.
 
     ``store.ids`` lists the videos, ``store[id].frames([0, 5, -1])`` reads frames, ``store[id].timestamps`` are their
     times and ``store.labels(id)`` the labels of a video, for every kind of store.
 
     Args:
-        path: The folder.
+        path: The folder, or its URL: s3://, gs://, az://, https:// (any server that knows ranges), or memory://.
         checksum: Check the CRC-32 of every frame or GOP that is read, if the store has one.
         short_side: Decode JPEGs at the smallest n/8 of their size (n = 1 to 8) whose shorter side is at least this many
             pixels.
@@ -103,23 +115,112 @@ def open_store(
             coarser at edges), encoded videos with libswscale's fast conversion (0.2 ms less per frame of 240 lines, up
             to four levels too dark).
         hardware: Hardware decoder for encoded videos, such as "cuda"; None decodes on the CPU.
+        storage_options: For a URL: options of obstore, such as {"endpoint": …, "region": …, "skip_signature": True}.
+            Credentials come from the environment, or as AWS's own tools find them.
+        cache_dir: For a URL: where manifest and index are copied to; None means the user's cache folder. All processes
+            of a machine share it.
+        cache_bytes: For a URL: bound of the GOPs and frames that are kept in memory, as stored, for later.
+        cache_dir_bytes: For a URL: bound of those that are kept in `cache_dir`, for all processes and later programs.
+        timeout_seconds: For a URL: how long a failing request is repeated.
 
     Raises:
-        StoreError: The folder is no store, or is damaged.
+        StoreError: The folder is no store, or is damaged, or cannot be reached.
         SettingsError: An argument is not allowed.
+        MissingError: obstore is needed and not installed.
     """
     from vidprep.formats.option import whole
 
     if not isinstance(path, str | os.PathLike):
         raise SettingsError(f"path is {path!r}; give one folder (VideoDataset takes several)")
-    folder = Path(path)
     if short_side is not None:
         short_side = whole("short_side", short_side, 1)
-    if not folder.is_dir():
-        is_url = "://" in os.fspath(path)
-        what = "is a URL; fetch the store first" if is_url else "is not a folder; give the destination of a run"
-        raise StoreError(what, path=os.fspath(path))
     options = ReadOptions(checksum, short_side, fast, hardware)
+    if is_url(os.fspath(path)):
+        cache_bytes, cache_dir_bytes = (
+            whole("cache_bytes", cache_bytes, 0),
+            whole("cache_dir_bytes", cache_dir_bytes, 0),
+        )
+        cache = {"cache_bytes": cache_bytes, "cache_dir_bytes": cache_dir_bytes, "timeout_seconds": timeout_seconds}
+        return _open_remote(os.fspath(path), options, storage_options, cache_dir, cache)
+    return _open_folder(Path(path), options)
+
+
+def _open_remote(
+    url: str,
+    options: ReadOptions,
+    storage_options: Mapping[str, Any] | None,
+    cache_dir: str | os.PathLike[str] | None,
+    cache: Mapping[str, Any],
+) -> FrameStore:
+    """Open a store behind a URL. Raises as `open_store` does."""
+    from vidprep.formats.stores.remote_files import RemoteFiles, default_cache_dir
+
+    copies = Path(cache_dir) if cache_dir is not None else default_cache_dir()
+    place = RangePlace.of(url, storage_options, **cache)
+    if place.cache_dir_bytes:
+        digest = hashlib.sha256(place.url.encode()).hexdigest()[:24]
+        place = replace(place, cache_dir=str(copies.absolute() / "pieces" / digest))
+    files = RemoteFiles.opened(place, copies)
+    kind = _kind_behind_url(files.folder)
+    if kind not in (None, ENCODED):
+        options.refuse(files.path, "hardware", "encoded videos")
+    if kind is None:
+        raise StoreError(
+            "has no manifest, without which it cannot be read behind a URL; fetch it, and open the folder",
+            path=files.path,
+        )
+    if kind in STORES_OF_FRAMES and manifest_paths(files.folder):
+        layout = layout_of(kind)
+        shards = {row.file_name for row in read_rows(files.folder, _Shard) if row.status == "ok"}
+        files.add(sorted(name for shard in shards for name in layout.sidecars(shard)))
+    try:
+        store = _module(kind).open_here(files, options)
+        if _is_of_one_run(kind, files.folder):
+            files.settle(f"{kind}.json" if (files.folder / f"{kind}.json").exists() else MANIFEST_NAME)
+    except VidprepError as error:
+        raise error.renamed(str(files.folder), files.path) from error
+    return store
+
+
+class _Shard(NamedTuple):
+    """Columns of a row with the shard of a unit."""
+
+    file_name: str
+    status: str
+
+
+def _kind_behind_url(folder: Path) -> str | None:
+    """Return the name of the store whose manifest and index are in a folder, without its shards; None if there is none."""
+    made = kind_made_by_run(folder)
+    if made in STORES_OF_FRAMES:
+        return made
+    for kind in STORES_OF_FRAMES:
+        if made is None and (folder / f"{kind}.json").exists():
+            return kind
+    if manifest_paths(folder):
+        return ENCODED
+    return "indexed_files" if (folder / SIGNS_OF_ENCODED[0]).exists() else None
+
+
+def _is_of_one_run(kind: str, folder: Path) -> bool:
+    """Return whether copies of manifest and index, which were fetched one after another, are of one run.
+
+    The JSON file of a store is written last, and opening the store compares the index with it.
+    """
+    if kind in (ENCODED, VIDEO_SHARDS):
+        from vidprep.formats.stores.gops import differing_rows
+
+        return (folder / SIGNS_OF_ENCODED[0]).exists() and not any(differing_rows(folder))
+    if kind in STORES_OF_FRAMES and not (folder / f"{kind}.json").exists():
+        rows = [row for row in manifest_rows(folder) if row.ok]
+        return not any(layout_of(kind).faults_of_index(folder, rows, are_all=True))
+    return kind in STORES_OF_FRAMES
+
+
+def _open_folder(folder: Path, options: ReadOptions) -> FrameStore:
+    """Open a store in a local folder. Raises StoreError."""
+    if not folder.is_dir():
+        raise StoreError("is not a folder; give the destination of a run", path=folder)
     kind = kind_of_folder(folder)
     if kind not in (None, ENCODED):
         options.refuse(folder, "hardware", "encoded videos")
@@ -143,7 +244,7 @@ def open_store(
                 path=folder,
             )
         kind = "indexed_files"
-    return _module(kind).open_here(folder, options)
+    return _module(kind).open_here(LocalFiles(folder), options)
 
 
 def kind_made_by_run(folder: Path) -> str | None:

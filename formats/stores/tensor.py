@@ -10,14 +10,15 @@ Every frame is checked when it is read, unless `checksum=False`.
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from vidprep.formats.errors import StoreError
+from vidprep.formats.storage import Run
 from vidprep.formats.stores.base import Frames
+from vidprep.formats.stores.data_files import DataFiles
 from vidprep.formats.stores.indexed import IndexedLayout, IndexedStore
 from vidprep.formats.stores.registry import ReadOptions
 from vidprep.formats.video import resized_picture
@@ -25,10 +26,10 @@ from vidprep.formats.video import resized_picture
 LAYOUT = IndexedLayout("tensor", ".raw")
 
 
-def open_here(folder: Path, options: ReadOptions) -> TensorStore:
-    options.refuse(folder, "short_side", "stores of JPEGs")
-    options.refuse(folder, "fast", "stores of JPEGs and encoded videos")
-    return TensorStore(folder, checksum=options.checksum)
+def open_here(files: DataFiles, options: ReadOptions) -> TensorStore:
+    options.refuse(files.path, "short_side", "stores of JPEGs")
+    options.refuse(files.path, "fast", "stores of JPEGs and encoded videos")
+    return TensorStore(files, checksum=options.checksum)
 
 
 class TensorStore(IndexedStore):
@@ -38,24 +39,24 @@ class TensorStore(IndexedStore):
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         places = self._index.places(id_)
-        path, file = self.path / places.shard, self._files[places.shard]
-        offsets, sizes = self._spans(id_, places, numbers)
-        shape = places.height, places.width, 3
-        for number, offset, size, row in zip(numbers, offsets, sizes, rows, strict=True):
-            picture = row if row.shape == shape else np.empty(shape, np.uint8)
-            if size != picture.size:
+        path, shape = self.files.place(places.shard), (places.height, places.width, 3)
+        self._check_shard(places.shard)
+        pieces = self._pieces(id_, places, numbers)
+        for number, piece in zip(numbers, pieces, strict=True):
+            if piece.size != math.prod(shape):
                 raise StoreError(
-                    f"frame {number} of {id_} at offset {offset} is {size} bytes, {picture.size} make {places.width}x{places.height}",
+                    f"frame {number} of {id_} at offset {piece.offset} is {piece.size} bytes, {math.prod(shape)} make "
+                    f"{places.width}x{places.height}",
                     path=path,
                 )
-            data = picture.data.cast("B")
-            try:
-                read = os.preadv(file.number, [data], offset)
-            except OSError as error:
-                raise StoreError(f"cannot be read: {error.strerror}", path=path) from error
-            if read != size:
+        pictures = [row if row.shape == shape else np.empty(shape, np.uint8) for row in rows]
+        runs = [Run(piece.offset, piece.size, (piece,)) for piece in pieces]
+        found = self.files.read(places.shard, runs, [picture.data.cast("B") for picture in pictures])
+        for number, piece, data, picture, row in zip(numbers, pieces, found, pictures, rows, strict=True):
+            if len(data) != piece.size:
                 raise StoreError(
-                    f"ends at byte {file.size()}; frame {number} of {id_} extends to {offset + size}", path=path
+                    f"ends at byte {self.files.size(places.shard)}; frame {number} of {id_} extends to {piece.offset + piece.size}",
+                    path=path,
                 )
             self._check(data, places, number, id_)
             if picture is not row:

@@ -18,10 +18,12 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import pyarrow as pa
 import simplejpeg
 
 from vidprep.formats.errors import StoreError
@@ -38,26 +40,27 @@ from vidprep.formats.storage import (
     INT64_MAX,
     MAX_JSON_BYTES,
     PICTURE_SIDE_MAX,
+    Piece,
+    Run,
     exact_ratio,
     open_regular,
     parse_json,
     whole_between,
 )
 from vidprep.formats.stores.base import (
-    FilePart,
     Frames,
     FrameStore,
-    Handles,
     ManifestSources,
-    ShardFile,
     SourceMap,
+    StorageOrder,
     VideoFacts,
     described,
     facts_of,
     labels_in,
 )
+from vidprep.formats.stores.data_files import DataFiles, Handles, adjacent_runs, end_of, read_checked
 from vidprep.formats.stores.encoded import VideoReader, fill_from
-from vidprep.formats.stores.indexed import decode_rows, read_runs, scaled_size
+from vidprep.formats.stores.indexed import decode_rows, scaled_size
 from vidprep.formats.stores.registry import ReadOptions
 from vidprep.formats.stores.shards import TAR_BLOCK, StoreLayout, copy
 
@@ -138,8 +141,8 @@ class VideoTarLayout(TarLayout):
 LAYOUT, VIDEO_LAYOUT = TarLayout(), VideoTarLayout()
 
 
-def open_here(folder: Path, options: ReadOptions) -> TarStore:
-    return TarStore(folder, short_side=options.short_side, fast=options.fast)
+def open_here(files: DataFiles, options: ReadOptions) -> TarStore:
+    return TarStore(files, short_side=options.short_side, fast=options.fast)
 
 
 @dataclass(slots=True)
@@ -149,6 +152,7 @@ class _Sample:
     Attributes:
         tar: The shard
         frames: (offset, size) of each frame
+        crc32: CRC-32 of each frame; None without a manifest
         video: (offset, size) of the encoded video, or None
         about: Content of its JSON file
         labels: Its labels
@@ -156,6 +160,7 @@ class _Sample:
 
     tar: str
     frames: list[tuple[int, int]] = field(default_factory=list)
+    crc32: list[int] | None = None
     video: tuple[int, int] | None = None
     about: dict[str, Any] = field(default_factory=dict)
     labels: dict[str, Any] = field(default_factory=dict)
@@ -166,15 +171,16 @@ class TarStore(FrameStore):
 
     kind = LAYOUT.name
 
-    def __init__(self, path: str | os.PathLike[str], *, short_side: int | None = None, fast: bool = False) -> None:
-        super().__init__(path)
+    def __init__(
+        self, place: str | os.PathLike[str] | DataFiles, *, short_side: int | None = None, fast: bool = False
+    ) -> None:
+        super().__init__(place)
         self._short_side, self._fast = short_side, fast
         self._prepare()
 
     def _prepare(self) -> None:
-        self._samples = dict(self._from_manifest() if manifest_paths(self.path) else self._from_scan())
-        self._sources = ManifestSources(self.path)
-        self._files = Handles(self._open_shard, ShardFile.close)
+        self._samples = dict(self._from_manifest() if manifest_paths(self.folder) else self._from_scan())
+        self._sources = ManifestSources(self.folder)
         self._videos = Handles(self._open_video, VideoReader.close)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -185,15 +191,15 @@ class TarStore(FrameStore):
         self._prepare()
 
     def _from_manifest(self) -> Iterator[tuple[str, _Sample]]:
-        for row in manifest_rows(self.path):
+        for row in manifest_rows(self.folder):
             if not row.ok or not row.file_name.endswith(".tar"):
                 continue
             places = list(zip(LAYOUT.offsets(row), row.frame_sizes or (), strict=True))
-            yield row.id, _Sample(row.file_name, places, None, facts_of(row), row.labels)
+            yield row.id, _Sample(row.file_name, places, row.frame_crc32, None, facts_of(row), row.labels)
 
     def _from_scan(self) -> Iterator[tuple[str, _Sample]]:
         seen: set[str] = set()
-        for path in sorted(path for path in self.path.glob("*.tar") if path.is_file()):
+        for path in sorted(path for path in self.folder.glob("*.tar") if path.is_file()):
             try:
                 with open_regular(path) as file, tarfile.open(fileobj=file) as tar:
                     members = _plain_files(tar, os.fstat(file.fileno()).st_size)
@@ -241,9 +247,17 @@ class TarStore(FrameStore):
         return dict(self._sample(id_).labels)
 
     def label_columns(self) -> Labels:
-        if manifest_paths(self.path):
-            return label_columns(self.path).taken(self.ids)
+        if manifest_paths(self.folder):
+            return label_columns(self.folder).taken(self.ids)
         return super().label_columns()
+
+    def storage(self) -> StorageOrder:
+        places = [self.place(id_) for id_ in self.ids]
+        found = [self._samples[id_] for id_ in self.ids]
+        sizes = [each.video[1] if each.video else sum(size for _, size in each.frames) for each in found]
+        return StorageOrder.of(
+            pa.array([tar for tar, _ in places]), pa.array([at for _, at in places]), pa.array(sizes)
+        )
 
     def source_map(self, id_: str) -> SourceMap | None:
         self._sample(id_)
@@ -254,14 +268,14 @@ class TarStore(FrameStore):
         about = sample.about
         if sample.video is not None and not about.get("gop"):
             raise StoreError(
-                f"{id_}: a video that vidprep did not encode; its .json has no gop", path=self.path / sample.tar
+                f"{id_}: a video that vidprep did not encode; its .json has no gop", path=self.files.place(sample.tar)
             )
         try:
             rate = exact_ratio("frame_rate", about["frame_rate"]) if about.get("frame_rate") else None
             if sample.video is not None:
                 return _facts_of_video(about, rate, sample.video[1])
         except (KeyError, ValueError) as error:
-            raise StoreError(f"{id_}: its .json is not valid: {error}", path=self.path / sample.tar) from error
+            raise StoreError(f"{id_}: its .json is not valid: {error}", path=self.files.place(sample.tar)) from error
         full = self._full_size(id_, sample)
         height, width = scaled_size(*full, self._short_side)
         return VideoFacts(len(sample.frames), height, width, rate)
@@ -270,40 +284,48 @@ class TarStore(FrameStore):
         about = sample.about
         if not all(type(about.get(side)) is int for side in ("height", "width")):
             if not sample.frames:
-                raise StoreError(f"{id_} has no frames", path=self.path / sample.tar)
-            (data,) = self._bytes(sample, [0])
+                raise StoreError(f"{id_} has no frames", path=self.files.place(sample.tar))
+            (data,) = self._bytes(id_, sample, [0])
             try:
                 about["height"], about["width"], *_ = simplejpeg.decode_jpeg_header(data)
             except ValueError as error:
-                raise StoreError(f"frame 0 of {id_}: {error}", path=self.path / sample.tar) from error
+                raise StoreError(f"frame 0 of {id_}: {error}", path=self.files.place(sample.tar)) from error
         return about["height"], about["width"]
 
-    def _bytes(self, sample: _Sample, numbers: Sequence[int]) -> list[memoryview]:
-        offsets, sizes = zip(*(sample.frames[number] for number in numbers), strict=True)
-        path, file = self.path / sample.tar, self._files[sample.tar]
-        end = file.size()
-        for number, offset, size in zip(numbers, offsets, sizes, strict=True):
+    def runs(self, id_: str, numbers: Sequence[int]) -> tuple[str, list[Run]]:
+        sample = self._sample(id_)
+        return sample.tar, [] if sample.video else adjacent_runs(self._pieces(sample, numbers))
+
+    def _pieces(self, sample: _Sample, numbers: Sequence[int]) -> list[Piece]:
+        """Return the positions of frames. Raises StoreError if they are not in the shard."""
+        end, pieces = end_of(self.files, sample.tar), list[Piece]()
+        for number in numbers:
+            offset, size = sample.frames[number]
             if not (offset >= 0 and 0 <= size <= end - offset):
                 raise StoreError(
-                    f"frame {number}: {size} bytes at offset {offset} are not in the {end} there", path=path
+                    f"frame {number}: {size} bytes at offset {offset} are not in the {end} there",
+                    path=self.files.place(sample.tar),
                 )
-        try:
-            return read_runs(file.number, path, offsets, sizes)
-        except OSError as error:
-            raise StoreError(f"cannot be read: {error}", path=path) from error
+            pieces.append(Piece(offset, size, None if sample.crc32 is None else sample.crc32[number]))
+        return pieces
 
-    def _open_shard(self, name: str) -> ShardFile:
-        return ShardFile(self.path / name)
+    def _bytes(self, id_: str, sample: _Sample, numbers: Sequence[int]) -> list[memoryview]:
+        pieces = self._pieces(sample, numbers)
+        return read_checked(self.files, sample.tar, pieces, partial(self._described, id_, numbers))
+
+    def _described(self, id_: str, numbers: Sequence[int], place: int) -> str:
+        number = numbers[place]
+        return f"frame {number} of {id_} at offset {self._sample(id_).frames[number][0]}"
 
     def _open_video(self, id_: str) -> VideoReader:
         sample = self._sample(id_)
         assert sample.video is not None
-        path = self.path / sample.tar
-        return VideoReader(FilePart(path, *sample.video).buffered(), path, id_, self.facts(id_), fast=self._fast)
+        path = self.files.place(sample.tar)
+        return VideoReader(self.files.open(sample.tar, *sample.video), path, id_, self.facts(id_), fast=self._fast)
 
     def coded(self, id_: str) -> list[memoryview] | None:
         sample = self._sample(id_)
-        return None if sample.video is not None else self._bytes(sample, range(len(sample.frames)))
+        return None if sample.video is not None else self._bytes(id_, sample, range(len(sample.frames)))
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         sample = self._sample(id_)
@@ -312,13 +334,13 @@ class TarStore(FrameStore):
             return
         full = self._full_size(id_, sample)
         decode_rows(
-            self._bytes(sample, numbers),
+            self._bytes(id_, sample, numbers),
             rows,
             full=full,
             size=scaled_size(*full, self._short_side),
             fast=self._fast,
-            place=lambda n: f"frame {numbers[n]} of {id_} at offset {sample.frames[numbers[n]][0]}",
-            path=self.path / sample.tar,
+            place=partial(self._described, id_, numbers),
+            path=self.files.place(sample.tar),
         )
 
 

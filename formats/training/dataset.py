@@ -31,8 +31,8 @@ import pyarrow as pa
 from vidprep.formats.errors import SettingsError, StoreError, TransformError
 from vidprep.formats.manifest import LABELS, value_of
 from vidprep.formats.option import whole
-from vidprep.formats.storage import SharedTable, cached_method
-from vidprep.formats.stores import FrameStore, Ids, JoinedStores, StoredVideo, VideoFiles, open_store
+from vidprep.formats.storage import SharedTable, cached_method, is_url
+from vidprep.formats.stores import ComingClip, FrameStore, Ids, JoinedStores, StoredVideo, VideoFiles, open_store
 from vidprep.formats.training.items import (
     Audio,
     Item,
@@ -113,8 +113,8 @@ class VideoDataset:
     be pickled, and works the same in forked and spawned processes.
 
     Args:
-        source: The path of a store, a store, a list of video files, or several stores: a list of them, or a dict whose
-            keys are put in front of their ids.
+        source: The path or URL of a store, a store, a list of video files, or several stores: a list of them, or a dict
+            whose keys are put in front of their ids.
         sequence_length: Frames of a clip.
         stride: Distance between two frames of a clip, in frames.
         step: Distance between the beginnings of two clips, in frames.
@@ -269,6 +269,7 @@ class VideoDataset:
 
     def _open(self) -> None:
         self._video = cached_method(self._load_video, KEPT_VIDEOS)
+        self._num_asked = 0  # clips that were announced to the store
 
     def _column(self, name: str) -> pa.ChunkedArray:
         assert self._videos.table is not None
@@ -458,6 +459,30 @@ class VideoDataset:
         blocks: npt.NDArray[np.int64] = before[videos] + np.minimum(starts, lengths[videos]) // num_frames
         return blocks
 
+    def runs(self, items: npt.NDArray[np.int64], run_bytes: int) -> npt.NDArray[np.int64]:
+        """Return (N,) numbers that are equal for items that are stored together, in up to about `run_bytes` bytes.
+
+        Args:
+            items: (N,) numbers of items of all processes.
+            run_bytes: Size of what is stored together.
+        """
+        places = self.store.ids.places(self.ids)
+        found = self.store.storage()
+        files, offsets, sizes = found.files[places], found.offsets[places], found.sizes[places]
+        num_items = np.diff(self._ends, prepend=0)
+        videos = np.searchsorted(self._ends, items, side="right")
+        of_video = items - np.concatenate([[0], self._ends])[videos]
+        order = np.lexsort((of_video, offsets[videos], files[videos]))
+        each = sizes[videos] / np.maximum(1, num_items[videos])
+        ends, in_order = np.cumsum(each[order]), files[videos][order]
+        is_first = np.diff(in_order, prepend=-1) != 0
+        begins = np.maximum.accumulate(np.where(is_first, ends - each[order], 0))
+        parts = (ends - each[order] - begins) // run_bytes
+        changes = is_first | (np.diff(parts, prepend=-1) != 0)
+        made = np.empty(len(items), np.int64)
+        made[order] = np.cumsum(changes) - 1
+        return made
+
     def locate(self, index: SupportsIndex, epoch: int | None = None) -> tuple[str, npt.NDArray[np.int64]]:
         """Return the video id of an item and its frame numbers, (T,).
 
@@ -523,7 +548,24 @@ class VideoDataset:
             TransformError: `transform` failed.
         """
         key = self.key(index, None)
-        clip = self.clip(index, key)
+        return self._item(index, key, self.clip(index, key))
+
+    def __getitems__(self, indexes: Sequence[SupportsIndex]) -> list[Item]:
+        """Return several clips, as torch's DataLoader asks for a batch. A store behind a URL fetches them at the same time.
+
+        Raises:
+            IndexError: There is no such clip.
+            StoreError: The store is damaged.
+            TransformError: `transform` failed.
+        """
+        keys = [self.key(index, None) for index in indexes]
+        clips = [self.clip(index, key) for index, key in zip(indexes, keys, strict=True)]
+        first, self._num_asked = self._num_asked, self._num_asked + len(clips)
+        coming = [ComingClip(first + n, clip.id, clip.numbers.tolist(), fetch=True) for n, clip in enumerate(clips)]
+        self.store.announce(first - 1, coming)
+        return [self._item(*each) for each in zip(indexes, keys, clips, strict=True)]
+
+    def _item(self, index: SupportsIndex, key: RandomKey, clip: Clip) -> Item:
         stored = self._video(clip.id).stored
         frames = stored.frames(
             clip.numbers, size=self.picture.scaled(stored.height, stored.width), dtype=self.picture.stored_dtype
@@ -677,6 +719,6 @@ def _store(source: Source) -> FrameStore:
     several = list(source)
     if wrong := [each for each in several if not isinstance(each, str | os.PathLike | FrameStore)]:
         raise SettingsError(f"source has {wrong[0]!r}; give paths or stores")
-    if any(isinstance(each, FrameStore) or Path(each).is_dir() for each in several):
+    if any(isinstance(each, FrameStore) or is_url(str(each)) or Path(each).is_dir() for each in several):
         return JoinedStores([_store(each) for each in several])
     return VideoFiles([each for each in several if not isinstance(each, FrameStore)])

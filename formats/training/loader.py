@@ -47,6 +47,7 @@ MIN_BATCHES = 3  # one in use by the training loop, one ready, one being made
 FREE_BATCHES = 2
 DEATHS_PER_ITEM = 3
 HORIZON = 4
+RUNS, RUN_BYTES = "runs", 8 << 20
 Collate = Literal["stack", "pad"]
 
 
@@ -120,7 +121,8 @@ class PrefetchLoader:
     Args:
         dataset: A VideoDataset, or torch's Subset of one.
         batch_size: Items of a batch.
-        shuffle: Take the items in another random order in each epoch.
+        shuffle: Take the items in another random order in each epoch. "runs" is an order for stores behind slow links: it
+            reads about 8 MiB that are stored together at nearly the same time, by few requests.
         seed: Seed of that order.
         sampler: Iterable of item numbers, as torch's samplers are. Its `set_epoch` is called if it has one.
         drop_last: Leave out a last batch that is not full.
@@ -133,6 +135,8 @@ class PrefetchLoader:
         events: A file or named pipe that gets a line of JSON per batch; `vidprep monitor` shows it.
         device: torch device for the frames, such as "cuda"; all arrays are then tensors.
         num_workers: The same as workers, by torch's name; 0 is a thread of this process.
+        window: With shuffle="runs": how many places an item moves at most from where it would come if each run were
+            read in its own order. More is more random, and needs as many items in memory, as stored.
 
     Raises:
         SettingsError: An argument is not allowed.
@@ -144,7 +148,7 @@ class PrefetchLoader:
         dataset: VideoDataset | Subset,
         batch_size: int = 8,
         *,
-        shuffle: bool = False,
+        shuffle: bool | Literal["runs"] = False,
         seed: int = 0,
         sampler: Iterable[int] | None = None,
         drop_last: bool = False,
@@ -155,6 +159,7 @@ class PrefetchLoader:
         events: str | os.PathLike[str] | None = None,
         device: str | None = None,
         num_workers: int | None = None,
+        window: int = 1024,
     ) -> None:
         self.dataset, chosen = _with_items(dataset)
         workers = _one_of(workers, num_workers)
@@ -165,6 +170,8 @@ class PrefetchLoader:
             for name, value in (("batch_size", batch_size), ("workers", workers), ("cache_bytes", cache_bytes))
         )
         seed = whole("seed", seed, 0)
+        if isinstance(shuffle, str) and shuffle != RUNS:
+            raise SettingsError(f"shuffle is {shuffle!r}; give True, False or {RUNS!r}")
         if shuffle and sampler is not None:
             raise SettingsError("shuffle and sampler both set the order; give one of them")
         if sampler is not None and (not isinstance(sampler, Iterable) or isinstance(sampler, Iterator)):
@@ -180,7 +187,11 @@ class PrefetchLoader:
         self._items: npt.NDArray[np.int64] | None = None  # numbers in the undivided dataset, if the order has others
         if chosen is not None or (sampler is not None and data.world_size > 1):
             self._items = (np.arange(len(data)) if chosen is None else chosen) * data.world_size + data.rank
-        self._order = self._order_of(sampler, seed, shuffle=shuffle)
+        self._runs: npt.NDArray[np.int64] | None = None
+        if shuffle == RUNS:
+            numbers = np.arange(data.num_items) if self._items is None else self._items
+            self._runs = data.undivided().runs(numbers, RUN_BYTES)
+        self._order = self._order_of(sampler, seed, shuffle=bool(shuffle), window=whole("window", window, 1))
         if sampler is None and not len(self):
             raise SettingsError(
                 f"{self._order.length()} items make no full batch of {batch_size}; give a smaller batch_size"
@@ -223,7 +234,9 @@ class PrefetchLoader:
         self._running: _Epoch | None = None
         self._process: int | None = os.getpid()
 
-    def _order_of(self, sampler: Iterable[int] | None, seed: int, *, shuffle: bool) -> OwnOrder | SamplerOrder:
+    def _order_of(
+        self, sampler: Iterable[int] | None, seed: int, *, shuffle: bool, window: int
+    ) -> OwnOrder | SamplerOrder:
         """Return the order of the items. Raises SettingsError if sampler and dataset both divide them."""
         data = self.dataset
         count = data.num_items if self._items is None else len(self._items)
@@ -233,7 +246,8 @@ class PrefetchLoader:
                 raise SettingsError(divided_twice(type(sampler).__name__))
             return order
         divided = (data.rank, data.world_size) if self._items is None else (0, 1)
-        return OwnOrder(count, seed, *divided, shuffle=shuffle, pads=data.tail == "pad")
+        pads = data.tail == "pad"
+        return OwnOrder(count, seed, *divided, shuffle=shuffle, pads=pads, runs=self._runs, window=window)
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch. Raises TypeError for a sampler without a length."""
@@ -290,7 +304,7 @@ class PrefetchLoader:
         asked = self._epoch_asked()
         epoch, given = (self._epoch, self._items_given) if asked is None else (asked, 0)
         order = {"order": self._order.drawn} if self._order.drawn is not None and given else {}
-        state = {"epoch": epoch, "items_given": given, "processes": self._order.world_size}
+        state = {"epoch": epoch, "items_given": given, "processes": self._order.world_of(epoch)}
         return {**state, **self._identity(), **order}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -322,8 +336,9 @@ class PrefetchLoader:
         self._stop()
         self._epoch, self._items_given, self._batches_given, self._epoch_set = epoch, given, 0, None
         self._known = self._told()
+        own.loaded = (epoch, whole("processes", state.get("processes", own.world_size), 1))
         if isinstance(own, SamplerOrder):
-            own.drawn, own.saved_world_size = order, whole("processes", state.get("processes", own.world_size), 1)
+            own.drawn = order
 
     def _identity(self) -> dict[str, Any]:
         """Return what determines the items and their order, without what may change: the number of processes and workers,
@@ -457,8 +472,11 @@ class PrefetchLoader:
 
     @cached_property
     def _owners(self) -> npt.NDArray[np.int16]:
-        """Worker of each item. Parts of videos are assigned largest first, so that all workers have similar work."""
+        """Worker of each item. Parts of videos, or runs, are assigned largest first, so that all workers have similar work."""
         blocks = self._whole.blocks(np.arange(self._whole.num_items), BLOCK_FRAMES)
+        if self._runs is not None:
+            blocks = np.zeros(self._whole.num_items, np.int64)
+            blocks[slice(None) if self._items is None else self._items] = self._runs
         sizes = np.bincount(blocks)
         turn = np.arange(len(sizes)) % (2 * self.workers)  # back and forth: 0 1 2 2 1 0
         owners = np.empty(len(sizes), np.int16)

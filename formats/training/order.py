@@ -7,6 +7,7 @@ first k * W of the order are taken, and any other number of processes can go on 
 from __future__ import annotations
 
 import copy
+import heapq
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, SupportsIndex
@@ -22,6 +23,40 @@ Numbers = npt.NDArray[np.int64]
 def epoch_order(count: int, epoch: int, seed: int, *, shuffle: bool) -> Numbers:
     """Return the numbers 0 to `count` - 1 in the order of an epoch: ascending, or as seed and epoch say."""
     return np.random.default_rng((seed, epoch)).permutation(count) if shuffle else np.arange(count)
+
+
+def run_order(runs: Numbers, epoch: int, seed: int, world_size: int, window: int) -> Numbers:
+    """Return the order of an epoch that reads storage in long runs.
+
+    The runs are shuffled and dealt to the processes, each to the one that has the fewest items. A process takes its runs one after
+    another, and each item moves by less than `window` places from there. So the items of a run are read at nearly the same
+    time. When one process has no item left, what is left of others is divided.
+
+    Args:
+        runs: (N,) run of each item, in the order of the items. Items of one run are stored together.
+        epoch: The epoch.
+        seed: Seed of the order.
+        world_size: Number of processes.
+        window: Bound of how far an item moves.
+
+    Returns:
+        (N,) the items, of which process r takes every world_size-th, beginning with item r.
+    """
+    rng = np.random.default_rng((seed, epoch, 1))
+    stored = np.argsort(runs, kind="stable")
+    lengths = np.bincount(runs)
+    begins = np.concatenate([[0], np.cumsum(lengths)])
+    dealt = [list[Numbers]() for _ in range(world_size)]
+    fewest = [(0, rank) for rank in range(world_size)]
+    for run in rng.permutation(len(lengths)).tolist():
+        count, rank = heapq.heappop(fewest)
+        dealt[rank].append(stored[begins[run] : begins[run + 1]])
+        heapq.heappush(fewest, (count + int(lengths[run]), rank))
+    own = [np.concatenate(each) if each else np.zeros(0, np.int64) for each in dealt]
+    own = [each[np.argsort(np.arange(len(each)) + window * rng.random(len(each)))] for each in own]
+    least = min(map(len, own))
+    together = np.stack([each[:least] for each in own], 1).reshape(-1)
+    return np.concatenate([together, *(each[least:] for each in own)])
 
 
 def share(
@@ -55,6 +90,8 @@ class OwnOrder:
     Args:
         count: Number of items of all processes.
         shuffle: Whether to shuffle.
+        runs: (count,) run of each item, if they are shuffled by runs; see `run_order`.
+        window: See `run_order`.
         seed: Seed of the order.
         rank: Number of this process.
         world_size: Number of processes.
@@ -64,17 +101,38 @@ class OwnOrder:
         continues: Whether a loop that was left early is continued by the next one
         drawn: None, because every order can be made again
         epoch: None, because only the loader sets it
+        loaded: An epoch whose state was loaded, and for how many processes its order was made
     """
 
     epoch = drawn = None
 
-    def __init__(self, count: int, seed: int, rank: int, world_size: int, *, shuffle: bool, pads: bool) -> None:
+    def __init__(
+        self,
+        count: int,
+        seed: int,
+        rank: int,
+        world_size: int,
+        *,
+        shuffle: bool,
+        pads: bool,
+        runs: Numbers | None = None,
+        window: int = 0,
+    ) -> None:
         self._count, self._seed, self._shuffle, self._pads = count, seed, shuffle, pads
+        self._runs, self._window = runs, window
         self.rank, self.world_size, self.continues = rank, world_size, shuffle
+        self.loaded = (-1, world_size)
+
+    def world_of(self, epoch: int) -> int:
+        """Return the number of processes for which the order of an epoch is made: before its state was loaded there may have been
+        more or fewer of them.
+        """
+        return self.loaded[1] if epoch == self.loaded[0] else self.world_size
 
     def identity(self) -> dict[str, Any]:
         """Return what determines the order."""
-        return {"sampler": None, "shuffle": self._shuffle, "seed": self._seed}
+        by_runs = {} if self._runs is None else {"window": self._window, "num_runs": int(self._runs.max()) + 1}
+        return {"sampler": None, "shuffle": self._shuffle, "seed": self._seed, **by_runs}
 
     def total(self) -> int:
         """Return the number of items of all processes."""
@@ -91,7 +149,10 @@ class OwnOrder:
             epoch: The epoch.
             seen: How many items of all processes were taken already.
         """
-        order = epoch_order(self._count, epoch, self._seed, shuffle=self._shuffle)
+        if self._runs is None:
+            order = epoch_order(self._count, epoch, self._seed, shuffle=self._shuffle)
+        else:
+            order = run_order(self._runs, epoch, self._seed, self.world_of(epoch), self._window)
         return share(order, seen, self.rank, self.world_size, pads=self._pads)
 
 
@@ -108,7 +169,7 @@ class SamplerOrder:
         repeats: Whether it can repeat the order of an epoch
         divides: Whether it divides items among processes
         continues: Whether a loop that was left early is continued by the next one
-        saved_world_size: Number of processes that were there before the epoch is continued
+        loaded: An epoch whose state was loaded, and the number of processes that shared it
         drawn: The order of the epoch, if the sampler cannot repeat it
     """
 
@@ -123,7 +184,11 @@ class SamplerOrder:
         self.world_size: int = getattr(sampler, "num_replicas", 1) if self.divides else 1
         self._may_shuffle = bool(getattr(sampler, "shuffle", not isinstance(sampler, Sequence)))
         self.continues = self._may_shuffle
-        self.saved_world_size = self.world_size
+        self.loaded = (-1, self.world_size)
+
+    def world_of(self, _epoch: int) -> int:
+        """Return the number of processes that share an epoch."""
+        return self.world_size
 
     @property
     def epoch(self) -> int | None:
@@ -171,14 +236,14 @@ class SamplerOrder:
         if not self.divides:
             return _all_items(own[seen:])
         order = self._given_to(epoch, 0, 1)
-        worlds = {self.world_size, self.saved_world_size}
+        worlds = {self.world_size, self.loaded[1]}
         if all(_takes_turns(self._given_to(epoch, 0, world), order, world) for world in worlds):
             pads = not getattr(self._sampler, "drop_last", False)
             return share(np.asarray(order, np.int64), seen, self.rank, self.world_size, pads=pads)
         if len(worlds) > 1:
             raise SettingsError(
                 f"{type(self._sampler).__qualname__} does not take turns with other processes, so an epoch can only be "
-                f"continued by {self.saved_world_size} processes, as before"
+                f"continued by {self.loaded[1]} processes, as before"
             )
         return _all_items(own[seen // self.world_size :])
 

@@ -6,7 +6,6 @@ decodes all needed frames of a GOP at once.
 
 from __future__ import annotations
 
-import heapq
 import math
 import mmap
 import os
@@ -15,7 +14,7 @@ import sys
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
@@ -24,105 +23,93 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.processes import Channel, parent_channel
-from vidprep.formats.storage import inherited_files
-from vidprep.formats.stores import Frames
+from vidprep.formats.storage import NEVER, BeladyCache, inherited_files, make_requests_here
+from vidprep.formats.stores import ComingClip, Frames, FrameStore
 from vidprep.formats.training.dataset import Clip, VideoDataset
 
 FrameKey = tuple[str, int]
-NEVER = 1 << 62
 KEPT_CLIPS = 4096
+FETCHED_AHEAD_BYTES = 16 << 20  # by each worker
+FIRST_ITEM_BYTES = float(1 << 18)  # assumed before any size is known
 
 
-class FrameCache:
-    """Belady cache of decoded frames with a bound in bytes. Not thread-safe.
-
-    Uses are announced in advance, so the frame whose next use is farthest away is evicted, which is optimal: L. A.
-    Belady, "A study of replacement algorithms for a virtual-storage computer", 1966. A frame without an announced use
-    stays while there is room.
-    """
+class FrameCache(BeladyCache[FrameKey, Frames]):
+    """Belady cache of decoded frames."""
 
     def __init__(self, limit_bytes: int, dtype: str = "uint8") -> None:
-        self._limit_bytes, self._dtype = limit_bytes, np.dtype(dtype)
-        self._uses: dict[FrameKey, deque[int]] = {}
-        self._kept: dict[FrameKey, Frames] = {}
-        self._next: dict[FrameKey, int] = {}
-        self._farthest: list[tuple[int, FrameKey]] = []  # a heap; entries that differ from _next are outdated
-        self.size_bytes = 0
-
-    def announce(self, key: FrameKey, position: int) -> None:
-        """Announce that a frame will be used at a position of the order. Positions must ascend."""
-        uses = self._uses.setdefault(key, deque())
-        uses.append(position)
-        if len(uses) == 1 and key in self._kept:
-            self._rank(key)
-
-    def forget_uses(self) -> None:
-        """Forget all announced uses."""
-        self._uses.clear()
-        for key in self._kept:
-            self._rank(key)
-
-    def is_wanted(self, key: FrameKey) -> bool:
-        """Return whether a use is announced."""
-        return key in self._uses
-
-    def take(self, key: FrameKey) -> Frames | None:
-        """Return the frame if it is cached, and forget its next announced use."""
-        uses = self._uses.get(key)
-        if uses:
-            uses.popleft()
-            if not uses:
-                del self._uses[key]
-        found = self._kept.get(key)
-        if found is not None:
-            self._rank(key)
-        return found
+        super().__init__(limit_bytes)
+        self._dtype = np.dtype(dtype)
 
     def place(self, key: FrameKey, shape: tuple[int, ...]) -> Frames | None:
         """Return an array to decode a frame into; None if it is cached, or others are needed sooner."""
-        if key in self._kept:
+        size = math.prod(shape) * self._dtype.itemsize
+        evicted = None if key in self else self.make_room(key, size)
+        if evicted is None:
             return None
-        due, size = self.due(key), int(np.prod(shape)) * self._dtype.itemsize
-        array: Frames | None = None
-        while self.size_bytes + size > self._limit_bytes:
-            farthest = self._farthest_key()
-            if farthest is None or self._next[farthest] <= due:
-                return None
-            array = self.drop(farthest)
-        if array is None or array.shape != shape:
-            array = np.empty(shape, self._dtype)
-        self._kept[key] = array
-        self.size_bytes += size
-        self._rank(key)
+        array = evicted[-1] if evicted and evicted[-1].shape == shape else np.empty(shape, self._dtype)
+        self.keep(key, array, size)
         return array
 
-    def drop(self, key: FrameKey) -> Frames:
-        """Remove a frame. Raises KeyError."""
-        del self._next[key]
-        array = self._kept.pop(key)
-        self.size_bytes -= array.nbytes
-        return array
 
-    def due(self, key: FrameKey) -> int:
-        """Return the position of the next announced use; NEVER without one."""
-        return self._uses[key][0] if key in self._uses else NEVER
+class FetchAhead:
+    """Lets a store behind a URL fetch what the next clips need, as far ahead as a bound in bytes allows.
 
-    def _rank(self, key: FrameKey) -> None:
-        due = self.due(key)
-        if self._next.get(key) != due:
-            self._next[key] = due
-            heapq.heappush(self._farthest, (-due, key))
-        if len(self._farthest) > 4 * len(self._kept) + 64:
-            self._farthest = [(-due, key) for key, due in self._next.items()]
-            heapq.heapify(self._farthest)
+    Whatever the latency is, it is hidden while the bound holds more than is decoded in that time: 16 MiB are about 400
+    sequences of 240 lines, which take two seconds to decode.
 
-    def _farthest_key(self) -> FrameKey | None:
-        while self._farthest:
-            due, key = self._farthest[0]
-            if self._next.get(key) == -due:
-                return key
-            heapq.heappop(self._farthest)
-        return None
+    Args:
+        store: The store.
+        limit_bytes: Bound of what is fetched and not yet decoded.
+        decoded: Frames that need not be fetched.
+    """
+
+    def __init__(self, store: FrameStore, limit_bytes: int, decoded: Container[FrameKey]) -> None:
+        self._store, self._limit_bytes, self._decoded = store, limit_bytes, decoded
+        self._waiting: deque[tuple[int, Clip]] = deque()
+        self._asked: deque[tuple[int, int]] = deque()
+        self._asked_bytes, self._mean_bytes = 0, FIRST_ITEM_BYTES
+
+    def add(self, clips: Sequence[tuple[int, Clip]]) -> None:
+        """Add clips with their positions, after those that were added before."""
+        self._waiting.extend(clips)
+        if self._store.keeps_read:
+            uses = [ComingClip(at, clip.id, clip.numbers.tolist(), fetch=False) for at, clip in clips]
+            self._announced(-1, uses)
+
+    def _announced(self, done: int, clips: Sequence[ComingClip]) -> int:
+        """Announce clips to the store. Errors are reported when the items are made."""
+        try:
+            return self._store.announce(done, clips)
+        except (StoreError, KeyError, OSError):
+            return 0
+
+    def forget(self) -> None:
+        """Forget all clips."""
+        self._waiting.clear()
+        self._asked.clear()
+        self._asked_bytes = 0
+        self._store.announce(NEVER, [])
+
+    def advance(self, position: int) -> None:
+        """Fetch what comes next, before the clip at a position is decoded; all before it are."""
+        while self._asked and self._asked[0][0] < position:
+            self._asked_bytes -= self._asked.popleft()[1]
+        while self._waiting and self._waiting[0][0] < position:
+            self._waiting.popleft()
+        if self._asked_bytes > self._limit_bytes // 2:  # many at once wake fewer threads
+            return
+        room = int((self._limit_bytes - self._asked_bytes) / self._mean_bytes)
+        clips = list[ComingClip]()
+        while self._waiting and len(clips) <= room:
+            coming, clip = self._waiting.popleft()
+            numbers = [number for number in clip.numbers.tolist() if (clip.id, number) not in self._decoded]
+            clips.append(ComingClip(coming, clip.id, numbers, fetch=True))
+        if not clips:
+            return
+        size = self._announced(position - 1, clips)
+        self._mean_bytes = max(1.0, size / len(clips))
+        self._asked.extend((clip.position, size // len(clips)) for clip in clips)
+        self._asked_bytes += size // len(clips) * len(clips)
 
 
 class Request(NamedTuple):
@@ -258,6 +245,7 @@ class Worker:
         self._dataset, self._memory = dataset, memory
         self._cache = FrameCache(frame_bytes, dataset.picture.stored_dtype)
         self._clips: dict[int, Clip] = {}  # of positions to come
+        self._ahead = FetchAhead(dataset.store, FETCHED_AHEAD_BYTES, self._cache) if dataset.store.is_remote else None
         self._scratch: Frames = np.empty((0, 0, 0, 3), dataset.picture.stored_dtype)
 
     def serve(self, inbox: Inbox, reply: Callable[[ItemResult | Reset], None]) -> None:
@@ -272,6 +260,8 @@ class Worker:
                     waiting.clear()
                     self._clips.clear()
                     self._cache.forget_uses()
+                    if self._ahead is not None:
+                        self._ahead.forget()
                     reply(message)
                 else:
                     self._announce(message.ahead)
@@ -279,6 +269,7 @@ class Worker:
             reply(self._make(waiting.popleft()))
 
     def _announce(self, ahead: list[tuple[int, int, int]]) -> None:
+        clips = list[tuple[int, Clip]]()
         for position, index, epoch in ahead:
             try:
                 clip = self._dataset.clip(index, self._dataset.key(index, epoch))
@@ -286,8 +277,11 @@ class Worker:
                 continue  # reported when the item is made
             if len(self._clips) < KEPT_CLIPS:
                 self._clips[position] = clip
+            clips.append((position, clip))
             for number in dict.fromkeys(clip.numbers.tolist()):
                 self._cache.announce((clip.id, number), position)
+        if self._ahead is not None:
+            self._ahead.add(clips)
 
     def _make(self, request: Request) -> ItemResult:
         started, dataset = time.perf_counter(), self._dataset
@@ -296,6 +290,8 @@ class Worker:
         shape: tuple[int, ...] = ()
         clip = Clip("", np.zeros(0, np.int64), None)
         try:
+            if self._ahead is not None:
+                self._ahead.advance(request.position)
             key = dataset.key(request.item, request.epoch)
             known = request.position in self._clips
             clip = self._clips.pop(request.position) if known else dataset.clip(request.item, key)
@@ -406,7 +402,7 @@ class _Line:
         return not self._channel.has_message()
 
 
-def serve_from_process(about: WorkerSetup, memory: int, size: int, frame_bytes: int) -> None:
+def serve_from_process(about: WorkerSetup, memory: int, size: int, frame_bytes: int, workers: int) -> None:
     """Run a worker in a child process.
 
     Args:
@@ -414,9 +410,11 @@ def serve_from_process(about: WorkerSetup, memory: int, size: int, frame_bytes: 
         memory: File descriptor of the shared memory.
         size: Size of that memory in bytes.
         frame_bytes: Bound of the cache in bytes.
+        workers: Number of workers of the loader.
     """
     global _is_worker
     _is_worker = True
+    make_requests_here(workers)
     shared, channel = mmap.mmap(memory, size), parent_channel()
     os.close(memory)
     Worker(about.opened(), shared, frame_bytes).serve(_Line(channel), channel.send)

@@ -95,7 +95,7 @@ class WorkerPool:
             return
         memory = self._file.fileno()
         process = self._processes[worker] = Process(share=(memory, *self._about.files), environment=ONE_THREAD)
-        call = serve_from_process, self._about, memory, self._size, self._frame_bytes
+        call = serve_from_process, self._about, memory, self._size, self._frame_bytes, self._workers
         speaker = self._start_thread(_pass_on, line, process, call)
         self._start_thread(_listen, worker, process, line, speaker, self.inbox)
 

@@ -52,7 +52,7 @@ class NumberedFrames:
     def __init__(
         self,
         data: BinaryIO | None,
-        path: Path,
+        path: Path | str,
         id_: str,
         facts: VideoFacts,
         *,

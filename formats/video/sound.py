@@ -44,7 +44,7 @@ class Sound:
         StoreError: The file cannot be read.
     """
 
-    def __init__(self, path: Path, id_: str, origin: Fraction, data: BinaryIO | None = None) -> None:
+    def __init__(self, path: Path | str, id_: str, origin: Fraction, data: BinaryIO | None = None) -> None:
         self._path, self._id, self._origin, self._data = path, id_, origin, data
         self._open()
 

@@ -125,12 +125,14 @@ def _listed(text: str, out: Path) -> str:
     return text
 
 
-def _own_file(store: VideoStore, id_: str) -> Path:
+def _own_file(store: VideoStore, id_: str) -> str:
+    """Return the path of a video, or its URL. Raises StoreError for one in a shard."""
     if store.entry(id_).offset:
         raise StoreError(
             "its videos are in shards, and this format lists files: `vidprep pack --to files` first", path=store.path
         )
-    return store.file(id_)
+    place = store.file(id_)
+    return place if isinstance(place, str) else str(place.absolute())
 
 
 def write_dali(store: FrameStore, out: Path, _options: FrameOutput) -> None:
@@ -157,11 +159,7 @@ def _write_lists(store: FrameStore, out: Path, name: str, videos: VideoStore | N
     classes = numbered_classes(store, out)
     for split, ids in ids_of_splits(store).items():
         places = (
-            (
-                f"{_listed(id_, out)} {len(store[id_])}"
-                if videos is None
-                else _listed(str(_own_file(videos, id_).absolute()), out)
-            )
+            (f"{_listed(id_, out)} {len(store[id_])}" if videos is None else _listed(_own_file(videos, id_), out))
             for id_ in ids
         )
         lines = [f"{place} {classes[id_]}\n" for place, id_ in zip(places, ids, strict=True)]

@@ -171,7 +171,7 @@ def pack_videos(
         StoreError: The store cannot be read.
         OSError: The output cannot be written.
     """
-    if not manifest_paths(store.path):  # what turns or crops its pictures, or when they begin, is in no row
+    if not manifest_paths(store.folder):  # what turns or crops its pictures, or when they begin, is in no row
         raise StoreError(
             "was not made by vidprep; `vidprep transcode` makes videos that can be packed", path=store.path
         )
@@ -188,7 +188,7 @@ def pack_videos(
 def _pack_videos(store: VideoStore, ids: Sequence[str], out: Path, to: str, shard_bytes: int, num_shards: int) -> None:
     write_class_numbers(store, out)
     shards = ShardWriter(out, layout_of(VIDEO_SHARDS), shard_bytes, run=0)
-    known = {row.id: row for row in manifest_rows(store.path, set(ids))}
+    known = {row.id: row for row in manifest_rows(store.folder, set(ids))}
     rows: list[ManifestRow] = []
     for id_ in _in_shards(ids, num_shards, shards):
         row = replace(known[id_], run=None, offset=None, stored_bytes=None, labels=store.labels(id_))
@@ -203,11 +203,11 @@ def _pack_videos(store: VideoStore, ids: Sequence[str], out: Path, to: str, shar
         rows.append(row)
     shards.close()
     write_rows(out / MANIFEST_NAME, None, rows, labels=store.label_columns().taken(ids), classes=store.classes)
-    index, facts = store.path / GOPS_NAME, facts_in(out)
+    index, facts = store.folder / GOPS_NAME, facts_in(out)
     assert facts is not None
     write_gops(out / GOPS_NAME, facts, known_in(index) if index.is_file() else known_of(()))
-    if (store.path / STATE_DIR / "run.json").is_file():
-        settings = settings_of(store.path)
+    if (store.folder / STATE_DIR / "run.json").is_file():
+        settings = settings_of(store.folder)
         output = replace(settings.video, store=to, shard_bytes=shard_bytes)
         _write_settings(out, replace(settings, output=output))
 
@@ -221,13 +221,15 @@ def refuse_odd_ids(store: FrameStore) -> None:
 
 def refuse_linked_files(store: FrameStore) -> None:
     """Raise StoreError if files of a store are links, which may lead to unrelated files."""
+    if store.files.is_remote:
+        return
     names = (
-        [store.file(id_).relative_to(store.path).as_posix() for id_ in store.ids]
+        [store.entry(id_).file_name for id_ in store.ids]
         if isinstance(store, VideoStore)
-        else [path.name for path in store.path.iterdir() if path.is_symlink()]
+        else [path.name for path in store.folder.iterdir() if path.is_symlink()]
     )
     for name in names:
-        if link := first_link(store.path, name):
+        if link := first_link(store.folder, name):
             raise StoreError(
                 "is a symbolic link, which is not followed into a store that came from elsewhere; copy the store with `cp -RL`, "
                 "and pack the copy",
@@ -246,7 +248,7 @@ def make_empty(out: Path, store: FrameStore, *, overwrite: bool = False) -> None
     Raises:
         DestinationError: The folder contains something else, or the store, or is in the store.
     """
-    there, source = out.resolve(), store.path.resolve()
+    there, source = out.resolve(), store.folder.resolve()
     if there.is_relative_to(source) or source.is_relative_to(there):
         raise DestinationError(f"overlaps with {store.path}; give a folder outside of it", path=out)
     marker = out / PACK_NAME

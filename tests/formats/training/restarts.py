@@ -18,10 +18,13 @@ from vidprep.formats import ElasticDistributedSampler, PrefetchLoader, VideoData
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from tests.formats.training.loading import children  # after the path is known
+from vidprep.formats.training import loader as loader_module
+from vidprep.formats.training.order import run_order
 
-OURS = ("rank", "elastic")
+OURS = ("rank", "elastic", "runs")
 OF_TORCH = ("DistributedSampler", "DataLoader", "StatefulDataLoader")
 LEAST_STEPS, EPOCHS = 1, 2
+RUN_BYTES, WINDOW = 100_000, 20
 
 
 def names(batch: Any) -> list[tuple[str, int]]:
@@ -48,7 +51,7 @@ class Process:
     def __init__(
         self, kind: str, path: str, rank: int, world_size: int, batch_size: int, workers: int, *, processes: bool
     ) -> None:
-        divided = {"rank": rank, "world_size": world_size, "tail": "pad"} if kind == "rank" else {}
+        divided = {"rank": rank, "world_size": world_size, "tail": "pad"} if kind in ("rank", "runs") else {}
         dataset = VideoDataset(path, 2, **divided)
         self.items = 0
         options: dict[str, Any] = {}
@@ -60,6 +63,9 @@ class Process:
             options["sampler"] = DistributedSampler(dataset, world_size, rank, seed=5)
         else:
             options |= {"shuffle": True, "seed": 5}
+        if kind == "runs":
+            options |= {"shuffle": "runs", "window": WINDOW}
+            loader_module.RUN_BYTES = RUN_BYTES
         self.sampler: Any = options.get("sampler")
         self.loader: Any
         if kind == "DataLoader":
@@ -93,8 +99,10 @@ class Process:
             self.loader.close()
 
 
-def order_of(kind: str, path: str, epoch: int) -> list[tuple[str, int]]:
-    """The items of an epoch as one process alone sees them, by torch's own sampler where that is used."""
+def order_of(kind: str, path: str, epoch: int, world_size: int) -> list[tuple[str, int]]:
+    """The items of an epoch as one process alone sees them, by torch's own sampler where that is used; by runs for the processes
+    with which it began.
+    """
     dataset = VideoDataset(path, 2)
     if kind == "DistributedSampler":
         from torch.utils.data import DistributedSampler
@@ -102,6 +110,10 @@ def order_of(kind: str, path: str, epoch: int) -> list[tuple[str, int]]:
         sampler = DistributedSampler(dataset, 1, 0, seed=5)
         sampler.set_epoch(epoch)
         order = list(sampler)
+    elif kind == "runs":
+        runs = dataset.runs(np.arange(len(dataset)), RUN_BYTES)
+        assert runs.max() > 3
+        order = run_order(runs, epoch, 5, world_size, WINDOW).tolist()
     else:
         order = np.random.default_rng((5, epoch)).permutation(len(dataset)).tolist()
     return [(id_, int(numbers[0])) for id_, numbers in map(dataset.locate, order)]
@@ -115,6 +127,7 @@ def kill_a_worker(rng: random.Random) -> None:
 def run(kind: str, path: str, rng: random.Random, say: Callable[[str], None]) -> None:
     """Train for some epochs, stop at random steps, and compare what was seen with the order."""
     epoch, state, seen = 0, None, list[tuple[str, int]]()
+    begun_by = 0  # processes with which the epoch began
     while epoch < EPOCHS:
         world_size, batch_size, workers = rng.randint(1, 4), rng.randint(1, 7), rng.randint(1, 2)
         # The state of StatefulDataLoader wants the same number of workers and size of batches.
@@ -130,6 +143,7 @@ def run(kind: str, path: str, rng: random.Random, say: Callable[[str], None]) ->
             for process in training:
                 process.load(state)
         while epoch < EPOCHS and steps:
+            begun_by = begun_by if seen else world_size
             loops = [process.begin(epoch) for process in training]
             is_over = False
             while steps and not is_over:
@@ -147,7 +161,7 @@ def run(kind: str, path: str, rng: random.Random, say: Callable[[str], None]) ->
                 found = [names(batch) for batch in batches]
                 seen += [each[slot] for slot in range(batch_size) for each in found if slot < len(each)]
             if is_over:
-                order = order_of(kind, path, epoch)
+                order = order_of(kind, path, epoch, begun_by)
                 filled = seen[len(order) :]
                 assert seen[: len(order)] == order, "in the order of one process"
                 assert filled == order[: len(filled)], "filled up with the first ones"

@@ -13,7 +13,7 @@ from tests.formats.training.loading import located, names
 from tests.helpers import with_peers
 from vidprep.formats import ElasticDistributedSampler, PrefetchLoader, VideoDataset
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.training.order import epoch_order, share
+from vidprep.formats.training.order import epoch_order, run_order, share
 
 
 @pytest.mark.parametrize("pads", [True, False])
@@ -33,6 +33,24 @@ def test_processes_take_turns_in_what_is_left_of_an_order(count, seen, world_siz
         assert together[len(left) :] == (order.tolist() * world_size)[: len(together) - len(left)]
     else:
         assert real == together == left[: len(left) // world_size * world_size]
+
+
+@pytest.mark.parametrize(("count", "world_size", "window"), [(5000, 4, 256), (1000, 3, 1), (17, 4, 100), (3000, 1, 64)])
+def test_an_order_by_runs_has_every_item_once_and_moves_none_far(count, world_size, window):
+    rng = np.random.default_rng(count)
+    runs = np.unique(rng.integers(0, max(1, count // 150), count), return_inverse=True)[1]
+    orders = [run_order(runs, epoch, 7, world_size, window) for epoch in range(3)]
+    for epoch, order in enumerate(orders):
+        assert sorted(order.tolist()) == list(range(count))
+        assert np.array_equal(order, run_order(runs, epoch, 7, world_size, window))
+        least = count // world_size - 2 * int(np.bincount(runs).max())
+        for rank in range(world_size):
+            own = order[rank::world_size][: max(0, least)]
+            first = {run: place for place, run in reversed([*enumerate(runs[own].tolist())])}
+            last = dict(zip(runs[own].tolist(), range(len(own)), strict=True))
+            lengths = np.bincount(runs)
+            assert all(last[run] - first[run] < lengths[run] + 2 * window for run in first)
+    assert count < 100 or not np.array_equal(orders[0], orders[1])
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -1,0 +1,84 @@
+"""Credentials of object stores, as their own tools find them.
+
+obstore reads the environment, web identities and the metadata services of clouds, but no files. AWS's tools also read
+`~/.aws/credentials` and `~/.aws/config`, and a bucket may be public.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# Any of these says where credentials come from; option names are also accepted with the prefix aws_.
+OF_ENVIRONMENT = (
+    "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SKIP_SIGNATURE",
+)  # fmt: skip
+OF_OPTIONS = frozenset(
+    ("access_key_id", "credential_provider", "skip_signature", "config", "imdsv1_fallback", "metadata_endpoint")
+)
+# Names of an AWS configuration file, and those of obstore.
+OF_FILES = {
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "session_token",
+    "region": "region",
+    "endpoint_url": "endpoint",
+}
+
+
+class FoundOptions(NamedTuple):
+    """Options for obstore.
+
+    Attributes:
+        options: The options
+        has_credentials: Whether they, or the environment, say where credentials come from. Otherwise a bucket may be public,
+            or the machine may have some
+    """
+
+    options: dict[str, Any]
+    has_credentials: bool
+
+
+def with_credentials(url: str, options: Mapping[str, Any]) -> FoundOptions:
+    """Return options for obstore, with what the files of AWS's tools add for an S3 URL.
+
+    Args:
+        url: The URL.
+        options: Options that were given; they count before the files.
+    """
+    made, has_credentials = dict(options), True
+    protocol = url.partition("://")[0]
+    if protocol in ("s3", "s3a"):
+        given = {name.removeprefix("aws_") for name in made}
+        if not given & OF_OPTIONS and not any(os.environ.get(name) for name in OF_ENVIRONMENT):
+            made = _of_files() | made
+            has_credentials = "access_key_id" in made
+        elif "endpoint" not in given and "AWS_ENDPOINT_URL" not in os.environ and "AWS_ENDPOINT" not in os.environ:
+            made |= {name: value for name, value in _of_files().items() if name == "endpoint"}
+    endpoint = str(made.get("endpoint") or made.get("aws_endpoint") or os.environ.get("AWS_ENDPOINT_URL") or "")
+    if url.startswith("http://") or endpoint.startswith("http://"):
+        made["client_options"] = {"allow_http": True} | dict(made.get("client_options") or {})
+    return FoundOptions(made, has_credentials)
+
+
+def _of_files() -> dict[str, str]:
+    """Return what the configuration files of AWS's tools say for the profile in use."""
+    profile, found = os.environ.get("AWS_PROFILE", "default"), dict[str, str]()
+    places = (
+        ("AWS_CONFIG_FILE", "config", f"profile {profile}"),
+        ("AWS_SHARED_CREDENTIALS_FILE", "credentials", profile),
+    )
+    for variable, name, section in places:
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(os.environ.get(variable) or Path.home() / ".aws" / name)
+        except (configparser.Error, OSError, RuntimeError):
+            continue
+        for title in (section, profile):
+            if parser.has_section(title):
+                found |= {ours: parser[title][theirs] for theirs, ours in OF_FILES.items() if theirs in parser[title]}
+    return found

@@ -1,0 +1,480 @@
+"""Reads ranges of objects by obstore: many at once, each until it succeeds or its time is over.
+
+Only the range server (`range_server.py`) and the workers of a PrefetchLoader, which never fork, make requests themselves. What
+was announced is held until it has been read; pieces that later items need stay in the cache.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
+
+from vidprep.formats.errors import STOPPED_CODE, SettingsError, StorageError
+from vidprep.formats.storage.base import without_password
+from vidprep.formats.storage.belady import NEVER, BeladyCache
+from vidprep.formats.storage.credentials import with_credentials
+from vidprep.formats.storage.piece_files import PieceFiles
+from vidprep.formats.storage.ranges import Piece, RangeCounts, RangePlace, RemoteObject, Run, Wanted, missing_obstore
+
+T = TypeVar("T")
+REQUESTS_AT_ONCE = 64
+RANGES_AT_ONCE = 10  # by one call: obstore's own limit of requests in flight
+PAGE_BYTES, GAP_BYTES = 4 << 10, 64 << 10  # bytes between two pieces that are fetched along: a request takes longer, and may cost more
+FETCHED_AT_ONCE = 8 << 20
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
+ANSWER_SECONDS = 15.0  # a request without an answer is repeated after this time
+HELD_BYTES_MAX = 1 << 30  # of what is announced, in all
+PieceKey = tuple[str, int, int]  # file, offset, size
+
+
+class Fetch:
+    """A range that is being fetched, or that has been.
+
+    Attributes:
+        pieces: What it is fetched for, ascending
+        offset: Position in the file
+        size: Size in bytes
+        data: Its bytes, when they have come
+    """
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces, self.offset = pieces, pieces[0].offset
+        self.size = max(piece.offset + piece.size for piece in pieces) - self.offset
+        self.data: Future[memoryview] = Future()
+
+    def piece(self, piece: Piece) -> memoryview:
+        """Wait for a piece. Raises StorageError."""
+        return fetch_part(self, self.data.result(), piece)
+
+
+def fetch_part(fetch: Fetch, data: memoryview, piece: Piece) -> memoryview:
+    """Return the bytes of a piece in those of a range."""
+    begin = piece.offset - fetch.offset
+    return data[begin : begin + piece.size]
+
+
+class _Held(NamedTuple):
+    """What is held for an announced item.
+
+    Attributes:
+        position: Position of the item
+        fetches: What is fetched for it
+        uses: What the cache was told that it needs
+    """
+
+    position: int
+    fetches: tuple[Fetch, ...]
+    uses: tuple[PieceKey, ...]
+
+
+class _Place:
+    """A folder behind a URL, for all threads of this process. Thread-safe."""
+
+    def __init__(self, about: RangePlace) -> None:
+        self._about, self._pool, self._lock = about, _pool(), threading.Lock()
+        found = with_credentials(about.url, about.options)
+        self._signed, self._tries_unsigned = found.options, not found.has_credentials
+        unsigned = {"skip_signature": True} if self._tries_unsigned else {}
+        self._store = _opened(about, found.options | unsigned)
+        self._tags: dict[str, str] = {}
+        self._coming: WeakValueDictionary[PieceKey, Fetch] = WeakValueDictionary()
+        self._cache: BeladyCache[PieceKey, bytes] = BeladyCache(about.cache_bytes)
+        self._files = None
+        if about.cache_dir is not None:
+            self._files = PieceFiles(Path(about.cache_dir), about.cache_dir_bytes)
+        self._held_bytes = 0
+        self.counts = RangeCounts()
+
+    def announce(self, wanted: Sequence[Wanted]) -> list[_Held]:
+        """Tell the cache what items will need, and begin to fetch it if it is time. Return what must be held."""
+        held, asked = list[_Held](), dict[str, dict[Piece, None]]()
+        for each in wanted:
+            if each.fetch:
+                asked.setdefault(each.name, {}).update(dict.fromkeys(pieces_of(each)))
+        with self._lock:
+            begun = list[tuple[str, Fetch]]()
+            if self._held_bytes <= HELD_BYTES_MAX:  # else all is fetched when it is read
+                for name, pieces in asked.items():
+                    self._fetches(name, list(pieces), begun)
+            for each in wanted:
+                keys = tuple((each.name, piece.offset, piece.size) for piece in pieces_of(each))
+                if not each.fetch:
+                    for key in keys:
+                        self._cache.announce(key, each.position)
+                    held.append(_Held(each.position, (), keys))
+                    continue
+                fetches = {id(fetch): fetch for key in keys if (fetch := self._coming.get(key)) is not None}
+                self._held_bytes += sum(fetch.size for fetch in fetches.values())
+                held.append(_Held(each.position, tuple(fetches.values()), ()))
+        self._begin(begun)
+        return held
+
+    def release(self, held: _Held) -> None:
+        """Note that an announced item has been read, or will not be."""
+        with self._lock:
+            self._held_bytes -= sum(fetch.size for fetch in held.fetches)
+            for key in held.uses:
+                self._cache.passed(key, held.position)
+
+    def parts(self, name: str, runs: Sequence[Run]) -> list[list[memoryview | bytes]]:
+        """Return the bytes of each run, in parts. Raises StorageError."""
+        pieces = [piece for run in runs for piece in run.pieces]
+        kept: dict[Piece, bytes] = {}
+        with self._lock:
+            for piece in pieces if self._about.cache_bytes else ():
+                if (data := self._cache.take((name, piece.offset, piece.size))) is not None:
+                    kept[piece] = data
+            begun = list[tuple[str, Fetch]]()
+            fetches = self._fetches(name, [piece for piece in pieces if piece not in kept], begun)
+        self._begin(begun)
+        found: dict[Piece, memoryview | bytes] = {**kept}
+        found |= {piece: fetch.piece(piece) for piece, fetch in fetches.items()}
+        with self._lock:
+            for piece in fetches if self._about.cache_bytes else ():
+                self._cache.offer((name, piece.offset, piece.size), found[piece], piece.size, bytes)
+            self.counts = self.counts._replace(read_bytes=self.counts.read_bytes + sum(piece.size for piece in pieces))
+        return [list(_in_run(run, found)) for run in runs]
+
+    def _fetches(self, name: str, pieces: Sequence[Piece], begun: list[tuple[str, Fetch]]) -> dict[Piece, Fetch]:
+        """Return the fetch of each piece that is not in the cache. Those to begin are added to `begun`, in the order of the
+        pieces. The lock is held.
+        """
+        found: dict[Piece, Fetch] = {}
+        missing: list[Piece] = []
+        for piece in pieces:
+            key = name, piece.offset, piece.size
+            if key in self._cache:
+                continue
+            if (fetch := self._coming.get(key)) is not None:
+                found[piece] = fetch
+            else:
+                missing.append(piece)
+        new = dict[Piece, Fetch]()
+        for joined in joined_pieces(missing):
+            new |= dict.fromkeys(joined, Fetch(joined))
+        for piece in missing:
+            self._coming[name, piece.offset, piece.size] = new[piece]
+        begun += [(name, fetch) for fetch in {id(new[piece]): new[piece] for piece in missing}.values()]
+        return found | new
+
+    def _begin(self, begun: Sequence[tuple[str, Fetch]]) -> None:
+        """Begin to fetch ranges: several of a file by one call, which wakes fewer threads."""
+        waiting: dict[str, list[Fetch]] = {}
+        for name, fetch in begun:
+            waiting.setdefault(name, []).append(fetch)
+            if len(waiting[name]) == RANGES_AT_ONCE:
+                self._pool.submit(self._fill, name, waiting.pop(name))
+        for name, fetches in waiting.items():
+            self._pool.submit(self._fill, name, fetches)
+
+    def _fill(self, name: str, fetches: Sequence[Fetch]) -> None:
+        """Fill ranges of a file, from the disk or from the URL."""
+        if self._files is not None:
+            for fetch in fetches:
+                if (kept := self._files.read(name, fetch.offset, fetch.size, fetch.pieces)) is not None:
+                    fetch.data.set_result(kept)
+            fetches = [fetch for fetch in fetches if not fetch.data.done()]
+        if len(fetches) > 1 and all(piece.crc32 is not None for fetch in fetches for piece in fetch.pieces):
+            self._fill_together(name, fetches)
+        for fetch in fetches:
+            try:
+                if not fetch.data.done():
+                    fetch.data.set_result(self.range(name, fetch.offset, fetch.size))
+            except Exception as error:  # noqa: BLE001 (raised where the bytes are read)
+                with self._lock:  # the next one who reads them tries again
+                    for piece in fetch.pieces:
+                        self._coming.pop((name, piece.offset, piece.size), None)
+                fetch.data.set_exception(error)
+            else:
+                if self._files is not None:
+                    self._files.write(name, fetch.offset, fetch.data.result(), fetch.pieces)
+
+    def _fill_together(self, name: str, fetches: Sequence[Fetch]) -> None:
+        """Fill ranges of a file by one call; none if one fails. Whether the file was replaced is not known then: who reads the
+        pieces compares their checksums.
+        """
+        import obstore
+
+        try:
+            starts = [fetch.offset for fetch in fetches]
+            ends = [fetch.offset + fetch.size for fetch in fetches]
+            found = obstore.get_ranges(self._store, name, starts=starts, ends=ends, coalesce=0)
+        except Exception:  # noqa: BLE001 (then each is fetched alone, and says what is wrong)
+            with self._lock:
+                self.counts = self.counts._replace(retries=self.counts.retries + 1)
+            return
+        size = 0
+        for fetch, content in zip(fetches, found, strict=True):
+            data = memoryview(content)
+            if len(data) == fetch.size:
+                size += fetch.size
+                fetch.data.set_result(data)
+        with self._lock:
+            self.counts = self.counts._replace(
+                requests=self.counts.requests + len(fetches), fetched_bytes=self.counts.fetched_bytes + size
+            )
+
+    def range(self, name: str, offset: int, size: int) -> memoryview:
+        """Fetch a range of an object. Raises StorageError if that fails for too long, or the object changed."""
+        import obstore
+
+        def get() -> memoryview:
+            answer = obstore.get(self._store, name, options={"range": (offset, offset + size)})
+            end = int(answer.meta["size"])
+            self._check_tag(name, _tag_of(answer.meta))
+            data = memoryview(answer.bytes())
+            if len(data) != size:
+                if end < offset + size:
+                    raise _Permanent(f"ends at byte {end}")
+                raise OSError(f"{len(data)} bytes came")
+            return data
+
+        data = self._tried(get, name, f"bytes {offset} to {offset + size - 1}")
+        with self._lock:
+            self.counts = self.counts._replace(
+                requests=self.counts.requests + 1, fetched_bytes=self.counts.fetched_bytes + size
+            )
+        return data
+
+    def _check_tag(self, name: str, tag: str) -> None:
+        """Raise _Permanent if an object is another one than at the first request."""
+        with self._lock:
+            before = self._tags.setdefault(name, tag)
+        if before != tag:
+            raise _Permanent(
+                f"was replaced after it was first read (it was {before}, and is {tag}); open the store again"
+            )
+
+    def stat(self, name: str) -> RemoteObject | None:
+        """Return the properties of an object as they are now; None if it does not exist. Raises StorageError."""
+        import obstore
+
+        try:
+            about = self._tried(lambda: obstore.head(self._store, name), name, "properties")
+        except _MissingError:
+            return None
+        return RemoteObject(int(about["size"]), _tag_of(about))
+
+    def fetch(self, names: Sequence[str], folder: Path) -> dict[str, RemoteObject]:
+        """Copy objects into a folder, at the same time. Return the properties of those that exist. Raises StorageError."""
+        found = dict(zip(names, self._pool.map(self.stat, names), strict=True))
+        there = {name: about for name, about in found.items() if about is not None}
+        for name, about in there.items():
+            with self._lock:
+                self._tags[name] = about.tag
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                starts = range(0, about.size_bytes, FETCHED_AT_ONCE)
+                sizes = [min(FETCHED_AT_ONCE, about.size_bytes - start) for start in starts]
+                for data in self._pool.map(self.range, [name] * len(sizes), starts, sizes):
+                    file.write(data)
+        return there
+
+    def _tried(self, get: Callable[[], T], name: str, what: str) -> T:
+        """Return what a request returns; repeat it after growing pauses. Raises StorageError."""
+        pause, started = FIRST_PAUSE_SECONDS, time.monotonic()
+        for tries in count(1):
+            try:
+                return get()
+            except Exception as error:  # noqa: BLE001 (obstore's errors have no common class but its own)
+                seconds = time.monotonic() - started
+                reason = without_password(_reason(error))
+                place = self._about.shown(name)
+                if isinstance(error, FileNotFoundError):
+                    raise _MissingError(f"is not there; its {what} cannot be read", path=place) from None
+                if isinstance(error, _Permanent):
+                    raise StorageError(f"{reason}; its {what} cannot be read", path=place) from None
+                if type(error).__name__ in REFUSED or REFUSED_STATUS.search(str(error)):
+                    if self._tries_unsigned:  # it is not public: perhaps the machine itself has credentials
+                        self._store, self._tries_unsigned = _opened(self._about, self._signed), False
+                        continue
+                    refused = StorageError(f"its {what} cannot be read: {reason}", path=place)
+                    refused.exit_code = STOPPED_CODE
+                    raise refused from None
+                if seconds + pause > self._about.timeout_seconds:
+                    many = "1 try" if tries == 1 else f"{tries} tries"
+                    failed = StorageError(
+                        f"its {what} could not be read in {many} and {seconds:.0f} s: {reason}", path=place
+                    )
+                    failed.exit_code = STOPPED_CODE
+                    raise failed from None
+            with self._lock:
+                self.counts = self.counts._replace(retries=self.counts.retries + 1)
+            time.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        raise AssertionError
+
+
+REFUSED = frozenset(
+    (
+        "PermissionDeniedError",
+        "UnauthenticatedError",
+        "NotSupportedError",
+        "InvalidPathError",
+        "UnknownConfigurationKeyError",
+    )
+)
+
+
+# 408: the server waited too long for the request; 425, 429: too many requests.
+REFUSED_STATUS = re.compile(r"status code: (?!408|425|429)4\d\d")
+
+
+METADATA_SERVICE = "169.254.169.254"
+
+
+class _MissingError(StorageError):
+    """An object does not exist."""
+
+
+class _Permanent(Exception):
+    """A failure that repeating does not mend."""
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of an error, without the page that a server may have sent."""
+    if METADATA_SERVICE in str(error):
+        return "no credentials were found, in the environment or in ~/.aws, and it is not public"
+    return str(error).partition("\n")[0].partition(": <html")[0][:300] or type(error).__name__
+
+
+def _tag_of(about: Any) -> str:
+    return str(about.get("e_tag") or about.get("last_modified") or "")
+
+
+def pieces_of(wanted: Wanted) -> Iterator[Piece]:
+    return (piece for run in wanted.runs for piece in run.pieces)
+
+
+def joined_pieces(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Yield pieces that are fetched by one request. A gap between two is less than a page; or it is at most GAP_BYTES, and all
+    gaps together are at most an eighth of the pieces.
+    """
+    joined, useful, wasted, end = list[Piece](), 0, 0, 0
+    for piece in sorted(pieces, key=lambda piece: piece[:2]):
+        gap = max(0, piece.offset - end)
+        is_near = gap < PAGE_BYTES or (gap <= GAP_BYTES and 8 * (wasted + gap) <= useful + piece.size)
+        if joined and not (is_near and useful + piece.size <= FETCHED_AT_ONCE):
+            yield joined
+            joined, useful, wasted, gap = [], 0, 0, 0
+        joined.append(piece)
+        useful, wasted = useful + piece.size, wasted + (gap if len(joined) > 1 else 0)
+        end = max(end, piece.offset + piece.size) if len(joined) > 1 else piece.offset + piece.size
+    if joined:
+        yield joined
+
+
+def _in_run(run: Run, found: dict[Piece, memoryview | bytes]) -> Iterator[memoryview | bytes]:
+    """Yield the bytes of a run: its pieces, and zeros between them."""
+    at = run.offset
+    for piece in run.pieces:
+        if piece.offset > at:
+            yield bytes(piece.offset - at)
+        yield found[piece]
+        at = piece.offset + piece.size
+    if run.offset + run.size > at:
+        yield bytes(run.offset + run.size - at)
+
+
+def _opened(about: RangePlace, options: Mapping[str, Any]) -> Any:
+    """Return obstore's store of a folder, with these options. Raises MissingError, SettingsError."""
+    try:
+        from obstore.store import from_url
+    except ImportError:
+        raise missing_obstore(about.url) from None
+    seconds = f"{max(1000 * min(ANSWER_SECONDS, about.timeout_seconds), 1):.0f}ms"
+    client = {"timeout": seconds, "connect_timeout": seconds} | dict(options.get("client_options") or {})
+    retries = {"max_retries": 0}  # `_Place` repeats requests, also where a body is cut
+    try:
+        return from_url(about.url, **{"retry_config": retries, **options, "client_options": client})
+    except Exception as error:  # noqa: BLE001 (obstore's own classes)
+        raise SettingsError(f"{about.url}: {_reason(error)}") from None
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(REQUESTS_AT_ONCE)
+
+
+_places: dict[str, _Place] = {}
+_opening = threading.Lock()
+
+
+def _place_of(about: RangePlace) -> _Place:
+    with _opening:
+        key = repr(about)
+        if key not in _places:
+            _places[key] = _Place(about)
+        return _places[key]
+
+
+class RangeReader:
+    """Reads ranges for one thread. It has the methods of `RangeConnection`.
+
+    Args:
+        about: The folder behind a URL.
+
+    Raises:
+        MissingError: obstore is not installed.
+        SettingsError: The URL or an option is invalid.
+    """
+
+    def __init__(self, about: RangePlace) -> None:
+        self._place = _place_of(about)
+        self._held: deque[_Held] = deque()  # fetches of announced items
+        self._announced: deque[_Held] = deque()  # uses of later ones
+
+    def parts(self, name: str, runs: Sequence[Run]) -> list[list[memoryview | bytes]]:
+        """Return the bytes of each run, in parts. Raises StorageError."""
+        return self._place.parts(name, runs)
+
+    def read(self, name: str, runs: Sequence[Run], buffers: Sequence[memoryview] | None) -> list[memoryview]:
+        """Return the bytes of each run, in the given buffers if there are any. Raises StorageError."""
+        found = []
+        for number, parts in enumerate(self._place.parts(name, runs)):
+            if buffers is None and len(parts) == 1:
+                found.append(memoryview(parts[0]))
+            elif buffers is None:
+                found.append(memoryview(b"".join(parts)))
+            else:
+                at = 0
+                for part in parts:
+                    buffers[number][at : at + len(part)] = part
+                    at += len(part)
+                found.append(buffers[number])
+        return found
+
+    def announce(self, done: int, wanted: Sequence[Wanted]) -> None:
+        """Announce what will be read, positions ascending; see `RangeConnection.announce`."""
+        for waiting in (self._held, self._announced):
+            while waiting and waiting[0].position <= done:
+                self._place.release(waiting.popleft())
+        for held in self._place.announce(wanted):
+            (self._held if held.fetches else self._announced).append(held)
+
+    def stat(self, name: str) -> RemoteObject | None:
+        """Return the properties of an object; None if it does not exist. Raises StorageError."""
+        return self._place.stat(name)
+
+    def fetch(self, names: Sequence[str], folder: Path) -> dict[str, RemoteObject]:
+        """Copy objects into a folder, at the same time. Return the properties of those that exist. Raises StorageError."""
+        return self._place.fetch(names, folder)
+
+    def counts(self) -> RangeCounts:
+        """Return what this process has done for this place."""
+        return self._place.counts
+
+    def close(self) -> None:
+        """Let go what is held."""
+        self.announce(NEVER, ())

@@ -1,0 +1,260 @@
+"""Stores behind URLs: the same frames, checks and errors as locally, by few requests, whatever the server does."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.helpers import transcode
+from tests.web import Web, web_of
+from vidprep.formats import PrefetchLoader, VideoDataset, open_store
+from vidprep.formats.errors import SettingsError, StoreError
+from vidprep.formats.stores import FrameStore
+
+KINDS = ("h264", "h264 own times", "shards", "deep", "burst", "burst shards", "tensor", "gulp", "webdataset")
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[Web]:
+    (tmp_path / "served").mkdir()
+    with web_of(tmp_path / "served", tmp_path / "web") as found:
+        yield found
+
+
+@pytest.fixture
+def served(web: Web, tmp_path: Path, store_of: Callable[[str], Path]) -> Callable[[str], tuple[Path, str]]:
+    """A copy of a store, and its URL."""
+
+    def made(kind: str) -> tuple[Path, str]:
+        name = kind.replace(" ", "-")
+        folder = tmp_path / "served" / name
+        if not folder.exists():
+            shutil.copytree(store_of(kind), folder)
+        return folder, f"{web.url}/{name}"
+
+    return made
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def random_sequences(store: FrameStore, count: int, length: int = 8) -> Iterator[tuple[str, range]]:
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        id_ = store.ids[int(rng.integers(len(store)))]
+        first = int(rng.integers(max(1, len(store[id_]) - length)))
+        yield id_, range(first, min(len(store[id_]), first + length))
+
+
+def ranges_of(
+    web: Web, suffixes: tuple[str, ...] = (".mp4", ".mkv", ".tar", ".bin", ".raw", ".gulp")
+) -> list[list[str]]:
+    return [each for each in web.requests() if each[0] == "GET" and each[1].endswith(suffixes)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_store_reads_the_same_whatever_the_server_does(
+    kind: str, served: Callable[[str], tuple[Path, str]], web: Web, cache: Path
+) -> None:
+    folder, url = served(kind)
+    web.behave(every=5)
+    here, there = open_store(folder), open_store(url, cache_dir=cache)
+    assert type(here) is type(there) and there.path == url and list(here.ids) == list(there.ids)
+    assert np.array_equal(here.sizes(), there.sizes()) and here.label_columns() == there.label_columns()
+    for id_ in here.ids:
+        assert here.labels(id_) == there.labels(id_)
+        for name in ("timestamps", "source_frames", "source_timestamps"):
+            assert np.array_equal(getattr(here[id_], name), getattr(there[id_], name), equal_nan=True)
+    for id_, numbers in random_sequences(here, 30):
+        assert np.array_equal(here[id_].frames(numbers), there[id_].frames(numbers)), (id_, numbers)
+        assert np.array_equal(
+            here[id_].frames(numbers[::3], size=(24, 36)), there[id_].frames(numbers[::3], size=(24, 36))
+        )
+    if here.coded(here.ids[0]) is not None:
+        assert here.coded(here.ids[0]) == there.coded(here.ids[0])
+    assert {each[3] for each in web.requests()} >= {"ok", "r", "c", "d"}
+
+
+def test_a_sequence_is_one_request_and_opening_again_is_one(
+    served: Callable[[str], tuple[Path, str]], web: Web, cache: Path
+) -> None:
+    folder, url = served("shards")
+    store = open_store(url, cache_dir=cache)
+    before = len(web.requests())
+    sequences = list(random_sequences(store, 40))
+    asked = 0
+    for id_, numbers in sequences:
+        store[id_].frames(numbers)
+        (_, runs) = store.runs(id_, numbers)
+        asked += sum(run.size for run in runs)
+    found = web.requests()[before:]
+    assert len(found) == len(sequences)
+    sizes = [
+        int(last) - int(first) + 1
+        for _, _, range_, _ in found
+        for first, last in [range_.removeprefix("bytes=").split("-")]
+    ]
+    assert sum(sizes) == asked
+
+    before = len(web.requests())
+    program = f"from vidprep.formats import open_store; print(len(open_store({url!r}, cache_dir={str(cache)!r})))"
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", program], check=True)
+    again = web.requests()[before:]
+    assert [each[:2] for each in again] == [["HEAD", "/shards/manifest.parquet"]] * 3
+
+
+def test_a_store_that_was_made_again_is_fetched_again(
+    served: Callable[[str], tuple[Path, str]], web: Web, cache: Path, store_of: Callable[[str], Path]
+) -> None:
+    folder, url = served("shards")
+    before = open_store(url, cache_dir=cache)
+    shutil.rmtree(folder)
+    src = store_of("shards").parent / "src"
+    assert transcode(src, folder, "--gop", 3, "--format", "shards").code == 0
+    now = open_store(url, cache_dir=cache)
+    assert now[now.ids[0]].keyframes != before[before.ids[0]].keyframes
+    assert np.array_equal(now[now.ids[0]].frames(), open_store(folder)[now.ids[0]].frames())
+    with pytest.raises(StoreError, match=f"{url}/data-00001-00000.tar: .*(was replaced|not those that were written)"):
+        before[before.ids[0]].frames()
+    del before
+    open_store(url, cache_dir=cache)
+    assert len([each for each in (cache / "stores").glob("*/*/") if each.is_dir()]) <= 2
+
+
+@pytest.mark.parametrize("kind", ["shards", "burst", "gulp", "webdataset", "tensor"])
+def test_a_lost_or_replaced_object_is_named_with_url_and_range(
+    kind: str, served: Callable[[str], tuple[Path, str]], cache: Path
+) -> None:
+    folder, url = served(kind)
+    store = open_store(url, cache_dir=cache)
+    id_ = store.ids[0]
+    first = store[id_].frames([0])
+    (shard,) = {each.name for each in folder.iterdir() if each.suffix in (".tar", ".bin", ".gulp", ".raw")}
+    data = (folder / shard).read_bytes()
+    (folder / shard).write_bytes(data[:-1] + b"x")
+    os.utime(folder / shard, (1, 1))  # by which, and by the size, nginx tells files apart
+    with pytest.raises(
+        StoreError, match=f"{url}/{shard}: was replaced after it was first read .*bytes [0-9]+ to [0-9]+"
+    ):
+        store[id_].frames([len(store[id_]) - 1])
+    (folder / shard).unlink()
+    with pytest.raises(StoreError, match=f"{url}/{shard}: is not there; its bytes [0-9]+ to [0-9]+ cannot be read"):
+        store[id_].frames([3])
+    (folder / shard).write_bytes(bytes(len(data)))
+    fresh = open_store(url, cache_dir=cache)
+    with pytest.raises(StoreError, match=f"{url}/{shard}"):
+        fresh[id_].frames([0])
+    assert first.any()
+
+
+def test_a_server_that_only_fails_is_an_error_in_time(
+    served: Callable[[str], tuple[Path, str]], web: Web, cache: Path
+) -> None:
+    _, url = served("shards")
+    store = open_store(url, cache_dir=cache, timeout_seconds=1)
+    web.behave(every=1, kinds="r")
+    with pytest.raises(
+        StoreError, match=f"{url}/data-.*: its bytes .* could not be read in [0-9]+ tries and [0-9]+ s: .*503"
+    ):
+        store[store.ids[0]].frames([0])
+    web.behave()
+    assert store[store.ids[0]].frames([0]).any()
+
+
+def test_what_is_no_store_says_so(web: Web, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "served" / "empty").mkdir()
+    with pytest.raises(StoreError, match=f"{web.url}/empty: is not a store: none of manifest.parquet"):
+        open_store(f"{web.url}/empty", cache_dir=cache)
+    with pytest.raises(SettingsError, match="user name or password"):
+        open_store("s3://me:secret@bucket/x", cache_dir=cache)
+    with pytest.raises(SettingsError, match="names no bucket"):
+        open_store("s3:///x", cache_dir=cache)
+    with pytest.raises(StoreError, match="could not be read"):
+        open_store("http://127.0.0.1:9/x", cache_dir=cache, timeout_seconds=0.5)
+
+
+def test_it_is_read_after_a_fork_and_by_pickle_also_elsewhere(
+    served: Callable[[str], tuple[Path, str]], cache: Path, web: Web
+) -> None:
+    folder, url = served("shards")
+    store, id_ = open_store(url, cache_dir=cache), open_store(folder).ids[0]
+    due = open_store(folder)[id_].frames(range(5))
+    assert np.array_equal(store[id_].frames(range(5)), due)
+    child = os.fork()
+    if not child:  # the library that makes the requests would wait for ever here
+        os._exit(0 if np.array_equal(store[id_].frames(range(5)), due) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+    data = pickle.dumps(store)
+    program = (
+        "import pickle, sys; store = pickle.load(sys.stdin.buffer); "
+        "sys.stdout.buffer.write(store[store.ids[0]].frames(range(5)).tobytes())"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, check=True)
+    assert ran.stdout == due.tobytes()
+    del store
+    shutil.rmtree(cache)  # as on another machine
+    ran = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, check=True)
+    assert ran.stdout == due.tobytes()
+
+
+def test_a_killed_range_server_is_started_again(served: Callable[[str], tuple[Path, str]], cache: Path) -> None:
+    from vidprep.formats.storage import ranges
+
+    folder, url = served("burst")
+    store, here = open_store(url, cache_dir=cache), open_store(folder)
+    for id_ in here.ids[:2]:
+        assert np.array_equal(store[id_].frames([0, 5]), here[id_].frames([0, 5]))
+        assert ranges._server is not None
+        os.kill(ranges._server.process.pid, signal.SIGKILL)
+    assert np.array_equal(store[here.ids[2]].frames([1]), here[here.ids[2]].frames([1]))
+
+
+def test_what_is_kept_in_memory_spares_requests(
+    served: Callable[[str], tuple[Path, str]], web: Web, cache: Path
+) -> None:
+    folder, url = served("shards")
+    size = sum(path.stat().st_size for path in folder.glob("*.tar"))
+    store = open_store(url, cache_dir=cache, cache_bytes=3 * size // 10)
+    dataset = VideoDataset(store, 4, step=4)
+    fetched = []
+    frames = 4 * int(np.prod(store.sizes()[0])) * 3  # of a batch: no decoded frame is kept for long
+    with PrefetchLoader(dataset, 2, shuffle=True, processes=False, workers=1, cache_bytes=frames) as loader:
+        for _ in range(4):
+            before = store.files.counts().fetched_bytes
+            assert sum(len(batch["id"]) for batch in loader) == len(dataset)
+            fetched.append(store.files.counts().fetched_bytes - before)
+    assert max(fetched[1:]) <= 0.72 * fetched[0], fetched
+
+
+def test_what_is_kept_on_the_disk_serves_later_programs(
+    served: Callable[[str], tuple[Path, str]], web: Web, cache: Path
+) -> None:
+    folder, url = served("shards")
+    here = open_store(folder)
+    options = {"cache_dir": cache, "cache_dir_bytes": 1 << 30}
+    for is_first in (True, False):
+        store, before = open_store(url, **options), len(ranges_of(web))
+        for id_ in here.ids:
+            assert np.array_equal(store[id_].frames(), here[id_].frames())
+        assert (len(ranges_of(web)) > before) is is_first
+    for path in (cache / "pieces").glob("*/*"):  # a damaged cache is no damaged frame
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] + bytes(path.stat().st_size // 2))
+    for id_ in here.ids:
+        assert np.array_equal(open_store(url, **options)[id_].frames(), here[id_].frames())
+    small = open_store(url, cache_dir=cache / "small", cache_dir_bytes=20_000)
+    for id_ in here.ids:
+        assert np.array_equal(small[id_].frames(), here[id_].frames())
+    assert sum(path.stat().st_blocks * 512 for path in (cache / "small" / "pieces").glob("*/*")) <= 20_000 + 4096

@@ -1,0 +1,143 @@
+"""Training from stores behind URLs: the same items by torch and by PrefetchLoader, each once, whatever the server does."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.formats.training.test_dataset import UNDER_TORCH
+from tests.helpers import with_peers
+from tests.web import Web, web_of
+from vidprep.formats import PrefetchLoader, VideoDataset, open_store
+
+KINDS = ("h264", "shards", "burst", "gulp", "webdataset", "tensor")
+
+
+@pytest.fixture
+def web(tmp_path: Path, store_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for kind in KINDS:
+        store_of(kind)
+    with web_of(store_of("h264").parent, tmp_path / "web") as found:
+        yield found
+
+
+@pytest.mark.long
+def test_torch_gets_the_same_from_a_url_forked_and_spawned(web: Web, tmp_path: Path) -> None:
+    script = tmp_path / "loads.py"  # spawn needs a file
+    script.write_text(UNDER_TORCH)
+    web.behave(every=7, delay=0.002)
+    said = with_peers(script, f"{web.url}/shards", f"{web.url}/burst", needs=["torch"])
+    assert said.count("equal") == 2
+
+
+@pytest.mark.parametrize("processes", [True, False], ids=["processes", "threads"])
+def test_a_loader_has_the_same_batches_by_few_requests(
+    processes: bool, web: Web, store_of: Callable[[str], Path]
+) -> None:
+    here = VideoDataset(store_of("shards"), 4, step=4)
+    there = VideoDataset(f"{web.url}/shards", 4, step=4)
+    web.behave(every=9)
+    before = len(web.requests())
+    with (
+        PrefetchLoader(here, 3, shuffle=True, workers=2, processes=processes) as one,
+        PrefetchLoader(there, 3, shuffle=True, workers=2, processes=processes) as other,
+    ):
+        for _ in range(2):
+            for batch, same in zip(one, other, strict=True):
+                assert batch["id"] == same["id"] and np.array_equal(batch["frames"], same["frames"])
+                assert np.array_equal(batch["indexes"], same["indexes"])
+    answered = [each for each in web.requests()[before:] if each[3] == "ok"]
+    assert len(answered) <= 2 * len(here)
+
+
+def test_runs_take_far_fewer_requests(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vidprep.formats.training.worker.FETCHED_AHEAD_BYTES", 30_000)
+    monkeypatch.setattr("vidprep.formats.training.loader.RUN_BYTES", 30_000)
+    dataset = VideoDataset(f"{web.url}/burst", 4, step=4)
+    counts = {}
+    for shuffle in (True, "runs"):
+        before, items = len(web.requests()), 0
+        with PrefetchLoader(dataset, 2, shuffle=shuffle, workers=1, processes=False, window=4) as loader:
+            for batch in loader:
+                items += len(batch["id"])
+        assert items == len(dataset)
+        counts[shuffle] = len(web.requests()) - before
+    assert counts["runs"] <= 0.8 * counts[True], counts
+
+
+RANK = """
+import json, os, sys
+from vidprep.formats import PrefetchLoader, VideoDataset
+url, rank, world_size, shuffle, path = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
+dataset = VideoDataset(url, 2, rank=rank, world_size=world_size, tail="pad")
+loader = PrefetchLoader(dataset, 3, shuffle="runs" if shuffle == "runs" else True, workers=1, window=30)
+start = 0
+if os.path.exists(path) and (lines := open(path).read().splitlines()):
+    state = json.loads(lines[-1])["state"]
+    loader.load_state_dict(state)
+    start = state["epoch"]
+with open(path, "a") as file:
+    for epoch in range(start, 3):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            items = [(id_, int(numbers[0])) for id_, numbers, real in
+                     zip(batch["id"], batch["indexes"], batch["item_mask"], strict=True) if real]
+            file.write(json.dumps({"epoch": epoch, "items": items, "state": loader.state_dict()}) + "\\n")
+            file.flush()
+loader.close()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shuffle", ["items", "runs"])
+def test_four_ranks_that_are_killed_and_resumed_see_every_item_once_in_each_epoch(
+    shuffle: str, web: Web, tmp_path: Path
+) -> None:
+    web.behave(every=11, delay=0.001)
+    rng, seen = random.Random(shuffle), Counter[tuple[int, str, int]]()
+    for rank in range(4):
+        path = tmp_path / f"rank-{rank}"
+        command = [sys.executable, "-c", RANK, f"{web.url}/shards", str(rank), "4", shuffle, str(path)]
+        process = subprocess.Popen(command)
+        after = rng.randint(1, 12)
+        while process.poll() is None and (not path.exists() or path.read_text().count("\n") < after):
+            pass
+        process.kill()
+        process.wait()
+        whole = "".join(line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n"))
+        path.write_text(whole)
+        assert subprocess.run(command, check=False, timeout=300).returncode == 0
+        for line in path.read_text().splitlines():
+            said = json.loads(line)
+            seen.update((said["epoch"], *item) for item in said["items"])
+    whole_set = VideoDataset(f"{web.url}/shards", 2)
+    due = {(id_, int(numbers[0])) for id_, numbers in map(whole_set.locate, range(len(whole_set)))}
+    assert {each[1:] for each in seen} == due and len(seen) == 3 * len(due) and set(seen.values()) == {1}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_sequences_of_every_format_are_equal_whatever_the_server_does(
+    kind: str, web: Web, store_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    here, there = open_store(store_of(kind)), open_store(f"{web.url}/{kind}", cache_dir=tmp_path / "copies")
+    rng = np.random.default_rng(1)
+    ids = list(here.ids)
+    web.behave(every=15)
+    for number in range(400):
+        if number == 350:
+            web.behave(every=5, kinds="rc", delay=0.2)
+        if number == 360:
+            web.behave(every=30, kinds="s")
+        id_ = ids[int(rng.integers(len(ids)))]
+        first = int(rng.integers(len(here[id_]) - 8))
+        assert np.array_equal(here[id_].frames(range(first, first + 8)), there[id_].frames(range(first, first + 8)))
