@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -94,6 +95,11 @@ class Bucket:
         told = self.control.with_name("failed")
         return told.read_text() if told.exists() else ""
 
+    def put_folder(self, folder: Path, prefix: str) -> None:
+        for path in folder.rglob("*"):
+            if path.is_file():
+                self.put(path, f"{prefix}/{path.relative_to(folder)}")
+
     def put(self, path: Path, key: str) -> None:
         self.client.put_object(Bucket=self.name, Key=key, Body=path.read_bytes())
 
@@ -105,14 +111,21 @@ class Bucket:
         }
 
 
+POLICY = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
+
+
 @contextmanager
-def bucket(folder: Path) -> Iterator[Bucket]:
+def bucket(folder: Path, *, checks_keys: bool = False) -> Iterator[Bucket]:
+    """checks_keys: whether requests must be signed with the keys in its environment."""
     needs_modules(["moto", "s3fs", "flask"], "pip install '.[s3]' 'moto[server]'")
     import boto3
 
     control = folder / "control"
     port = free_port()
-    server = subprocess.Popen([sys.executable, "-c", SERVER, str(port), str(control)], stderr=subprocess.DEVNULL)
+    free = {"INITIAL_NO_AUTH_ACTION_COUNT": "5" if checks_keys else "1000000000"}  # that many are not checked
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(port), str(control)], stderr=subprocess.DEVNULL, env=os.environ | free
+    )
     place = f"http://127.0.0.1:{port}"
     keys = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_DEFAULT_REGION": "us-east-1"}
     try:
@@ -134,7 +147,24 @@ def bucket(folder: Path) -> Iterator[Bucket]:
         running = Bucket("videos", client, environment(**keys, AWS_ENDPOINT_URL=place), control)
         running.behave()
         wait_until(answers, "the S3 server")
+        if checks_keys:
+            running = _with_keys(running, place)
         yield running
     finally:
         server.kill()
         server.wait()
+
+
+def _with_keys(running: Bucket, place: str) -> Bucket:
+    """The same bucket, of a user whose keys are checked from now on."""
+    import boto3
+
+    plain = {"aws_access_key_id": "any", "aws_secret_access_key": "any", "region_name": "us-east-1"}
+    iam = boto3.client("iam", endpoint_url=place, **plain)
+    iam.create_user(UserName="reader")
+    made = iam.create_access_key(UserName="reader")["AccessKey"]
+    iam.put_user_policy(UserName="reader", PolicyName="all", PolicyDocument=json.dumps(POLICY))
+    keys = {"AWS_ACCESS_KEY_ID": made["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": made["SecretAccessKey"]}
+    client = boto3.client("s3", endpoint_url=place, aws_access_key_id=made["AccessKeyId"], region_name="us-east-1",
+                          aws_secret_access_key=made["SecretAccessKey"])  # fmt: skip
+    return Bucket(running.name, client, running.environment | keys, running.control)

@@ -29,7 +29,10 @@ from vidprep.formats.storage.ranges import Piece, RangeCounts, RangePlace, Remot
 T = TypeVar("T")
 REQUESTS_AT_ONCE = 64
 RANGES_AT_ONCE = 10  # by one call: obstore's own limit of requests in flight
-PAGE_BYTES, GAP_BYTES = 4 << 10, 64 << 10  # bytes between two pieces that are fetched along: a request takes longer, and may cost more
+PAGE_BYTES, GAP_BYTES = (
+    4 << 10,
+    64 << 10,
+)  # bytes between two pieces that are fetched along: a request takes longer, and may cost more
 FETCHED_AT_ONCE = 8 << 20
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 ANSWER_SECONDS = 15.0  # a request without an answer is repeated after this time
@@ -64,7 +67,7 @@ def fetch_part(fetch: Fetch, data: memoryview, piece: Piece) -> memoryview:
 
 
 class _Held(NamedTuple):
-    """What is held for an announced item.
+    """Ranges that are held, and uses that the cache knows, for an announced item.
 
     Attributes:
         position: Position of the item

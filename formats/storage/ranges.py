@@ -27,6 +27,7 @@ from vidprep.formats.storage.base import check_no_password, lacks_bucket, normal
 
 PATH_LETTERS_MAX = 100  # of a Unix socket: sockaddr_un has room for 108
 SOCKET_NAME = "socket"
+OF_CREDENTIALS = ("AWS_", "AZURE_", "GOOGLE_", "HOME")
 CONNECTED_SECONDS = 60.0  # a busy machine may take long to start Python
 
 
@@ -121,7 +122,7 @@ class RemoteObject(NamedTuple):
 
 
 class RangeCounts(NamedTuple):
-    """What a range server has done for a place.
+    """Numbers of requests and bytes for a place.
 
     Attributes:
         requests: Number of requests that were answered with bytes
@@ -215,14 +216,16 @@ class _Server:
     Attributes:
         folder: Folder of its socket, which it removes when it ends
         keeps: Socket at whose end the server ends; forked children have it, too
-        process: The process; None in a process that did not start it
+        process: The process
         owner: Process that started it
+        environment: Variables from which it takes credentials
     """
 
     folder: str
     keeps: socket.socket
     process: subprocess.Popen[bytes]
     owner: int
+    environment: tuple[tuple[str, str], ...]
 
 
 _server: _Server | None = None
@@ -243,12 +246,20 @@ _address: str | None = None
 
 
 def _connected() -> socket.socket:
-    """Return a connection to a range server: that of this process or of its parent, or a new one."""
-    for address in (_server and _server.folder, _address):
+    """Return a connection to a range server: that of this process or of its parent, or a new one.
+
+    A new one is started, too, when the program has set other credentials in its environment.
+    """
+    own = _server.folder if _server is not None and _server.environment == _environment() else None
+    for address in (own, _address):
         if address:
             with suppress(OSError):
                 return _connection(address)
     return _connection(_started())
+
+
+def _environment() -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(each for each in os.environ.items() if each[0].startswith(OF_CREDENTIALS)))
 
 
 def _connection(address: str) -> socket.socket:
@@ -281,7 +292,7 @@ def _started() -> str:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-    made = _Server(folder, ours, process, os.getpid())
+    made = _Server(folder, ours, process, os.getpid(), _environment())
     channel = Channel(ours)
     try:
         if not channel.has_message(CONNECTED_SECONDS):

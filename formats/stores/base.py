@@ -111,7 +111,7 @@ class ComingClip(NamedTuple):
 
 
 class StorageOrder(NamedTuple):
-    """Where videos are stored.
+    """Positions of videos in the files of a store.
 
     Attributes:
         files: (V,) number of the file of each video
@@ -136,6 +136,9 @@ class StorageOrder(NamedTuple):
 
 class FrameStore(ABC):
     """A store of videos that are looked up by id: ``store[id]`` is a StoredVideo, and iterating gives the ids.
+
+    Args:
+        place: The folder, or files behind a URL.
 
     Attributes:
         path: The folder, or its URL

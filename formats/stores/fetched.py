@@ -38,7 +38,7 @@ TRIES = 5  # a run may replace files while they are fetched
 
 
 class Fetcher(Protocol):
-    """What copies objects; see `RangeConnection`."""
+    """Copies objects; see `RangeConnection`."""
 
     def stat(self, name: str) -> RemoteObject | None: ...
 

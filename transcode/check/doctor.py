@@ -220,9 +220,8 @@ def _make_and_verify(sources: Path, destination: Path, settings: RunSettings, ff
     if not row.ok:
         raise VerifyError(f"{row.stage}: {row.message}")
     faults: list[str] = []
-    check_destination(
-        destination, {unit.id: unit for unit in found.units}, ValidateOptions(), jobs=1, on_fault=faults.append
-    )
+    units = {unit.id: unit for unit in found.units}
+    check_destination(destination, units, ValidateOptions(), jobs=1, on_fault=faults.append)
     if faults:
         raise VerifyError(f"validate: {faults[0]}")
     store = open_store(destination)

@@ -56,7 +56,7 @@ from vidprep.transcode.media import (
     timing_of,
 )
 from vidprep.transcode.settings import RunSettings, VideoOutput
-from vidprep.transcode.sources import Unit, scratch_folder
+from vidprep.transcode.sources import Unit, present, scratch_folder
 
 SAME_DB, SAME_SSIM, SAME_LEVELS = 0.01, 0.0001, 0
 # Another version's decoders and scaler may round otherwise.
@@ -68,7 +68,7 @@ class Check:
     """Request to check one unit.
 
     Attributes:
-        destination: The destination
+        destination: The destination; a folder of `as_folder`, if it is behind a URL
         row: Row of the unit
         settings: Settings of the run
         source: The source; None checks the output alone
@@ -77,6 +77,7 @@ class Check:
         seeks: Number of random seeks in each of `loaders`
         loaders: Names of other readers
         opens: Whether it can be read through `open_store`
+        url: URL of the destination; "" for a local one
     """
 
     destination: Path
@@ -88,6 +89,7 @@ class Check:
     seeks: int = 0
     loaders: tuple[str, ...] = ()
     opens: bool = True
+    url: str = ""
 
     @property
     def is_video(self) -> bool:
@@ -168,6 +170,8 @@ def check_unit(check: Check) -> UnitResult:
     done = UnitResult(row.id, row.file_name, row.sha256, int(time.time()), check.read_as())
     with ExitStack() as stack:
         try:
+            offset, size = (0, row.size_bytes) if row.offset is None else (row.offset, row.stored_bytes)
+            stack.enter_context(present(check.url, check.destination, row.file_name, offset, size or 0))
             file = path
             if check.is_video and row.offset is not None:
                 file = stack.enter_context(scratch_folder()) / f"video.{row.container}"

@@ -124,6 +124,7 @@ def check_destination(
     sources: dict[str, Unit] | None,
     options: ValidateOptions,
     *,
+    url: str = "",
     jobs: int,
     are_all: bool = True,
     on_fault: Callable[[str], object],
@@ -133,9 +134,10 @@ def check_destination(
     """Check the structure, then the units.
 
     Args:
-        destination: The destination.
+        destination: The destination; a folder of `as_folder`, if it is behind a URL.
         sources: Sources by id, to make their frames again; each must have a row.
         options: What to check.
+        url: URL of the destination; "" for a local one.
         jobs: Number of processes.
         are_all: Whether `sources` are all sources; else only their outputs are read again.
         on_fault: Called with every fault as it is found.
@@ -203,7 +205,7 @@ def check_destination(
     if faults and is_in_use(destination):
         raise StoreError(UNFINISHED, path=destination)
     tell(faults)
-    checks = _checks(destination, rows, settings, sources, options, unopened, is_video=is_video)
+    checks = _checks(destination, rows, settings, sources, options, unopened, is_video=is_video, url=url)
     if sources is not None:
         tell(
             f"{check.row.id}: its source is not among those given, or not cut like this (if it is gone, a run with --prune removes it)"
@@ -305,6 +307,7 @@ def _checks(
     unopened: set[str] | None,
     *,
     is_video: bool,
+    url: str,
 ) -> list[Check]:
     if (options.vmaf or options.seeks) and not is_video:
         raise SettingsError(
@@ -330,6 +333,7 @@ def _checks(
             seeks=options.seeks,
             loaders=loaders,
             opens=unopened is not None and row.id not in unopened,
+            url=url,
         )
         for row in rows
     ]

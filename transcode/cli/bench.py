@@ -17,7 +17,7 @@ from vidprep.formats.storage import check_writable
 from vidprep.transcode.choose import PATTERNS
 from vidprep.transcode.cli.check import missing_for_pages
 from vidprep.transcode.cli.choose import BATCH_SIZE, ignore
-from vidprep.transcode.cli.command import BriefCommand, LocalPath, command_of
+from vidprep.transcode.cli.command import BriefCommand, FolderOrUrl, LocalPath, command_of
 from vidprep.transcode.settings import typed
 
 # Title, width, and priority: in a narrow terminal, columns with the highest number are dropped first.
@@ -86,7 +86,7 @@ def bench(
     """Time video loaders on stores, side by side. A loader that returns wrong pixels is reported and not timed.
 
     Args:
-        stores: One path or several: destinations of runs, exports, or folders of raw videos.
+        stores: One path or several: destinations of runs or their URLs, exports, or folders of raw videos.
         on_row: Called with the kind of each row ("cell", "training" or "advice") and the row.
         on_note: Called with each line about what was left out.
         on_step: Called with what is being timed.
@@ -102,6 +102,7 @@ def bench(
     from datetime import datetime
 
     from vidprep.transcode.choose import BenchOptions, add_speed_ups, machine, results, survey
+    from vidprep.transcode.settings import as_place
 
     if batch_size != BATCH_SIZE and step_ms is None and not advise:
         raise SettingsError("<batch_size> needs <step_ms>", batch_size=batch_size, step_ms=50)
@@ -110,7 +111,7 @@ def bench(
     given = [stores] if isinstance(stores, str | Path) else stores
     on_row, on_note, on_step = on_row or ignore, on_note or ignore, on_step or ignore
     on_step("opening")
-    found = survey([Path(path) for path in given], options)
+    found = survey([as_place(path) for path in given], options)
     for note in found.notes:
         on_note(note)
     collected: dict[str, Any] = {
@@ -132,7 +133,7 @@ def bench(
 
 @command_of(
     bench,
-    click.argument("stores", metavar="STORE…", type=LocalPath(), nargs=-1, required=True),
+    click.argument("stores", metavar="STORE…", type=FolderOrUrl(), nargs=-1, required=True),
     flags=(
         click.option(
             "--out",

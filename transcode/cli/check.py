@@ -32,11 +32,11 @@ PIPED_WIDTH = 160
 
 
 @click.command("show", cls=Command)
-@click.argument("destination", metavar="DST", type=LocalPath(file_okay=False))
+@click.argument("destination", metavar="DST", type=FolderOrUrl(file_okay=False))
 @click.argument("id_", metavar="[ID]", required=False)
 @click.option("--failed", is_flag=True, help="Show only failed videos.")
 @click.option("--warnings", is_flag=True, help="Show only videos with warnings, and each warning.")
-def show_command(destination: Path, id_: str | None = None, failed: bool = False, warnings: bool = False) -> None:
+def show_command(destination: Path | str, id_: str | None = None, failed: bool = False, warnings: bool = False) -> None:
     """Print the manifest of DST: one line per video, or every column of the video ID.
 
     \b
@@ -44,14 +44,21 @@ def show_command(destination: Path, id_: str | None = None, failed: bool = False
     vidprep show ready/ --warnings     every warning, with its code
     vidprep show ready/ sub/clip       all columns of one video
     """
-    if not manifest_paths(destination):
-        if made_by_run(destination):
-            raise SettingsError(f"{destination}: has no manifest yet; its first run is in progress, or was stopped")
-        raise SettingsError(f"{destination}: has no manifest; give the destination of a run")
-    rows = manifest_rows(destination)
-    if id_ is not None:
-        _show_one(_find(rows, id_, destination))
-        return
+    from vidprep.transcode.sources import as_folder
+
+    with as_folder(destination) as folder:
+        if not manifest_paths(folder):
+            if made_by_run(folder):
+                raise SettingsError(f"{destination}: has no manifest yet; its first run is in progress, or was stopped")
+            raise SettingsError(f"{destination}: has no manifest; give the destination of a run")
+        rows = manifest_rows(folder)
+        if id_ is not None:
+            _show_one(_find(rows, id_, destination))
+        else:
+            _show_all(rows, failed=failed, warnings=warnings)
+
+
+def _show_all(rows: Iterable[ManifestRow], *, failed: bool, warnings: bool) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
     count, num_failed, is_headed = 0, 0, False
     for row in rows:
@@ -67,7 +74,7 @@ def show_command(destination: Path, id_: str | None = None, failed: bool = False
     click.echo(f"vidprep: {count_of(count, 'video')}, {num_failed} failed", err=True)
 
 
-def _find(rows: Iterable[ManifestRow], name: str, destination: Path) -> ManifestRow:
+def _find(rows: Iterable[ManifestRow], name: str, destination: Path | str) -> ManifestRow:
     """Return the row of an id, or of an output by file name. Raises SettingsError."""
     names: list[str] = []
     for row in rows:
@@ -155,7 +162,7 @@ def validate(
     sources out, only the outputs of the others are checked.
 
     Args:
-        destination: An output folder of `transcode` or `burst`. A URL is copied to TMPDIR first, and nothing is written
+        destination: An output folder of `transcode` or `burst`. Of a URL, one video at a time is fetched to TMPDIR, and nothing is written
             to the URL.
         source: The folder, file or table that the run took. Must be given by its name.
         progress: Show a progress bar on stderr.
@@ -197,6 +204,7 @@ def validate(
             folder,
             units,
             options,
+            url="" if isinstance(place, Path) else place,
             are_all=are_all,
             jobs=jobs or default_jobs(),
             on_start=shown.reset,
@@ -216,8 +224,8 @@ def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, **given
 
     With SRC (and the same --include, --limit and so on as the run), every source must have a row, and the frames are
     made again from the sources, compared and scored. Each fault is a line on stdout, with file and offset;
-    measurements go to DST/validation.parquet. To continue an interrupted check, run the same command again. A DST
-    behind a URL is copied to TMPDIR, and nothing is written to the URL.
+    measurements go to DST/validation.parquet. To continue an interrupted check, run the same command again. Of a DST
+    behind a URL, one video at a time is fetched to TMPDIR, and nothing is written to the URL.
 
     \b
     Exit codes: 0 no fault, 1 faults, 2 wrong usage, 130 interrupted.
@@ -331,7 +339,7 @@ def report(
     """Write report.html, report.md and report.json about destinations of runs and results of `sweep`, side by side.
 
     Args:
-        destinations: One folder or URL, or several. URLs are copied to TMPDIR.
+        destinations: One folder or URL, or several.
         progress: Show a progress bar on stderr.
 
     Returns:

@@ -247,7 +247,7 @@ def pack(
     """Convert a store into a format that another tool reads.
 
     Args:
-        store: A destination of `transcode` or `burst`, or a folder of GulpIO or WebDataset.
+        store: A destination of `transcode` or `burst`, or its URL, or a folder of GulpIO or WebDataset.
         out: The folder to write.
 
     Returns:
@@ -260,11 +260,11 @@ def pack(
     """
     from vidprep.formats.stores import VIDEO_SHARDS, VideoStore, open_store
     from vidprep.transcode.export import carry_over, export, pack_store, pack_videos
-    from vidprep.transcode.settings import FrameOutput
+    from vidprep.transcode.settings import FrameOutput, as_place
 
-    store, out = Path(store), Path(out)
-    opened = open_store(store)
-    carried = None if labels is None else carry_over(store, Path(labels) if isinstance(labels, str) else labels)
+    out = Path(out)
+    opened = open_store(as_place(store))
+    carried = None if labels is None else carry_over(opened.folder, Path(labels) if isinstance(labels, str) else labels)
     if shards is not None and to in ("files", *TARGETS):
         raise SettingsError(f"<shards>: {to} has no shards; leave it out", shards=shards)
     shard_bytes = parse_bytes(str(shard_size))
@@ -272,7 +272,7 @@ def pack(
         kind = "files" if to == "files" else VIDEO_SHARDS
         count = pack_videos(opened, out, kind, shard_bytes, num_shards=shards or 1, overwrite=overwrite)
     elif to in VIDEO_STORES:
-        raise StoreError(f"--to {to} takes a store of encoded videos", path=store)
+        raise StoreError(f"--to {to} takes a store of encoded videos", path=opened.path)
     elif to in STORES_OF_FRAMES:
         output = FrameOutput(to, quality, subsampling, shard_bytes)
         count = pack_store(opened, out, output, num_shards=shards or 1, overwrite=overwrite)
@@ -286,10 +286,10 @@ def pack(
 
 @command_of(
     pack,
-    click.argument("store", metavar="STORE", type=LocalPath()),
+    click.argument("store", metavar="STORE", type=FolderOrUrl()),
     click.argument("out", metavar="OUT", type=LocalPath()),
 )
-def pack_command(store: Path, out: Path, **given: Any) -> None:
+def pack_command(store: Path | str, out: Path, **given: Any) -> None:
     """Convert STORE (an output of transcode or burst, or a GulpIO or WebDataset folder) for another tool.
 
     \b

@@ -32,6 +32,7 @@ from vidprep.formats.manifest import (
     values_of,
     with_columns,
 )
+from vidprep.formats.storage import is_url
 from vidprep.transcode.check import VALIDATION_NAME, read_results
 from vidprep.transcode.destination import read_run, settings_of
 from vidprep.transcode.sources import STATE_DIR
@@ -103,6 +104,11 @@ class FinishedDestination:
     table: pa.Table
     good: pa.Table
     shown: str
+
+    @property
+    def place(self) -> Path | str:
+        """The folder or URL from which its frames are read."""
+        return self.shown if is_url(self.shown) else self.path
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -181,7 +181,7 @@ def _drawn(destination: FinishedDestination, count: int) -> list[CompareTask]:
 def _compared(destination: FinishedDestination, row: dict[str, Any], number: int) -> CompareTask:
     state = row["source_size_bytes"], row["source_mtime_ns"]
     unit = Unit(row["id"], row["source"], *state, Cut(*(row[each.name] for each in fields(Cut))))
-    return CompareTask(destination.path, unit, RunSettings.from_dict(destination.settings), number)
+    return CompareTask(destination.place, unit, RunSettings.from_dict(destination.settings), number)
 
 
 def _samples(destinations: list[FinishedDestination]) -> list[list[SizeTask]]:
@@ -191,7 +191,7 @@ def _samples(destinations: list[FinishedDestination]) -> list[list[SizeTask]]:
     for destination in destinations:
         rows = destination.good.select([field.name for field in fields(_Sized)]).to_pylist()
         chosen = choose([_Sized(**row) for row in rows], SAMPLED_VIDEOS)
-        samples.append([tasks.setdefault(item, SizeTask(destination.path, item.id)) for item in chosen])
+        samples.append([tasks.setdefault(item, SizeTask(destination.place, item.id)) for item in chosen])
     return samples
 
 

@@ -70,7 +70,7 @@ class StillSizes:
 class CompareTask:
     """Request to compare a frame of an output with the frame that its source makes."""
 
-    destination: Path
+    destination: Path | str
     unit: Unit
     settings: RunSettings
     number: int
@@ -94,7 +94,7 @@ class CompareTask:
 class SizeTask:
     """Request to measure a few frames of an output. An unreadable one is skipped: `validate` reports it."""
 
-    destination: Path
+    destination: Path | str
     id: str
 
     def take(self) -> StillSizes:

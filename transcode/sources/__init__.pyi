@@ -5,6 +5,7 @@ from .scratch import (
     as_folder as as_folder,
     current_state as current_state,
     fetch as fetch,
+    present as present,
     remote_folder as remote_folder,
     scratch_folder as scratch_folder,
 )

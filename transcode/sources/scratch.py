@@ -5,6 +5,7 @@ Temporary folders are removed with the block or process that made them, or by th
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from vidprep.formats.errors import DiskFullError, ReadError, SourceError, StorageError, StoreError
+from vidprep.formats.errors import DiskFullError, ReadError, SourceError, StorageError, StoreError, VidprepError
 from vidprep.formats.model import SourceState
 from vidprep.formats.processes import ProcessId
 from vidprep.formats.storage import ObjectStorage, is_url, read_json, split_url
@@ -142,6 +143,9 @@ def current_state(path: str) -> SourceState | None:
 
 PREFIX = "vidprep-scratch-"
 HOLDER_BYTES_MAX = 1 << 16
+SMALL_SUFFIXES = {".parquet", ".json", ".jsonl", ".gmeta"}
+TAR_END = 1 << 12
+KEEP_SIZE, PUNCH_HOLE = 1, 2  # of fallocate(2)
 LEASE = re.compile(rf"{re.escape(STATE_DIR)}/(?:part-[^/]+/)?(?:lock|lease-\d+)")
 
 
@@ -178,7 +182,8 @@ def scratch_folder() -> Iterator[Path]:
 
 @contextmanager
 def as_folder(place: Path | str) -> Iterator[Path]:
-    """Return the folder itself, or a copy of everything behind a URL, under TMPDIR. It is only read.
+    """Return the folder itself; of a URL a folder under TMPDIR with copies of its manifest, index and state. Videos and shards
+    are there as empty files of the same size, which take no room: `present` fetches parts of them.
 
     Raises:
         StoreError: It does not exist.
@@ -192,18 +197,68 @@ def as_folder(place: Path | str) -> Iterator[Path]:
     files = {name: file.size_bytes for name, file in there.files().items() if not LEASE.fullmatch(name)}
     if not files:
         raise StoreError("nothing is there; give the destination of a run", path=place)
+    copied = {name for name in files if name.startswith(STATE_DIR) or PurePosixPath(name).suffix in SMALL_SUFFIXES}
     with scratch_folder() as folder:
-        needed, free = sum(files.values()), shutil.disk_usage(folder).free
+        needed, free = sum(files[name] for name in copied), shutil.disk_usage(folder).free
         if needed > free:
             raise DiskFullError(
                 f"{needed} bytes of {place} are to be fetched, and {free} are free; set TMPDIR", path=folder
             )
-        for name in files:
+        for name, size in files.items():
             if not {"", ".", ".."}.isdisjoint(name.split("/")):
                 raise StoreError(f"{name!r} cannot be the name of a file", path=place)
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            there.fetch(name, folder / name)
-        yield folder
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if name in copied:
+                there.fetch(name, path)
+                continue
+            with path.open("wb") as file:
+                file.truncate(size)
+            if name.endswith(".tar"):  # what completes it belongs to no video
+                _fill(there, path, name, max(0, size - TAR_END), min(size, TAR_END))
+        try:
+            yield folder
+        except VidprepError as error:
+            raise error.renamed(str(folder), place) from error
+
+
+@contextmanager
+def present(url: str, folder: Path, name: str, offset: int, size: int) -> Iterator[None]:
+    """Fetch part of a file behind a URL into the folder that `as_folder` made of it, for the block. Does nothing without a URL.
+
+    Raises:
+        StorageError: It cannot be fetched.
+        OSError: It does not exist, or the disk is full.
+    """
+    path = folder / name
+    if not url or not path.is_file():
+        yield
+        return
+    size = min(size, path.stat().st_size - offset)
+    try:
+        _fill(remote_folder(url), path, name, offset, size)
+        yield
+    finally:
+        _empty(path, offset, size)
+
+
+def _fill(there: ObjectStorage, path: Path, name: str, offset: int, size: int) -> None:
+    """Write part of a file behind a URL into a local one of the same size, whose time does not change."""
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(offset)
+        for piece in there.read_range(name, offset, size):
+            file.write(piece)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _empty(path: Path, offset: int, size: int) -> None:
+    """Give the room of part of a file back, where the system can; it reads as zeros then."""
+    before = path.stat()
+    with suppress(AttributeError, OSError), path.open("r+b") as file:
+        how = KEEP_SIZE | PUNCH_HOLE
+        ctypes.CDLL(None).fallocate(file.fileno(), how, ctypes.c_long(offset), ctypes.c_long(size))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 @contextmanager

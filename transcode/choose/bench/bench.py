@@ -104,7 +104,7 @@ class PlaceSurvey:
     notes: tuple[str, ...]
 
 
-def survey(paths: Sequence[Path], options: BenchOptions) -> PlaceSurvey:
+def survey(paths: Sequence[Path | str], options: BenchOptions) -> PlaceSurvey:
     """Open the stores and choose videos, of the ids that all stores share if possible. Raw files come first.
 
     Raises:
@@ -114,7 +114,7 @@ def survey(paths: Sequence[Path], options: BenchOptions) -> PlaceSurvey:
     """
     if not paths:
         raise SettingsError("give a store or a folder of videos, or several")
-    if len({path.resolve() for path in paths}) < len(paths):
+    if len({path if isinstance(path, str) else path.resolve() for path in paths}) < len(paths):
         raise SettingsError("a store was given twice")
     found, notes = sorted(map(find_place, paths), key=lambda place: place.kind != "raw"), []
     if not (shared := _common_ids(found)) and (shared := _common_ids(suffixed := list(map(with_source_suffix, found)))):

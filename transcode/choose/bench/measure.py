@@ -114,7 +114,7 @@ class WebdatasetReader(Reader):
     def __init__(self, place: Place) -> None:
         import webdataset
 
-        shards = sorted(str(path) for path in place.path.glob("*.tar") if path.is_file())
+        shards = sorted(str(path) for path in Path(place.path).glob("*.tar") if path.is_file())
         self._samples = iter(webdataset.WebDataset(shards, shardshuffle=False).repeat())
         self._decode: Any = webdataset.autodecode.Decoder([webdataset.autodecode.imagehandler("rgb8")])
         self._count = len(place.ids)

@@ -156,7 +156,7 @@ class Place:
     """A folder with videos of one kind. It can be pickled.
 
     Attributes:
-        path: The folder
+        path: The folder, or its URL
         kind: Kind of its store
         store: Reads it; None for folders of pictures
         ids: Ids of all videos, in stored order
@@ -164,7 +164,7 @@ class Place:
         videos: Videos to read, after `surveyed`
     """
 
-    path: Path
+    path: Path | str
     kind: str
     store: FrameStore | None
     ids: tuple[str, ...]
@@ -187,13 +187,15 @@ def is_installed(loader: str) -> bool:
     return importlib.util.find_spec(PACKAGES[loader]) is not None
 
 
-def find_place(path: Path) -> Place:
-    """Examine a folder.
+def find_place(path: Path | str) -> Place:
+    """Examine a folder, or a store behind a URL.
 
     Raises:
         StoreError: It contains nothing readable.
         MissingError: It contains pictures, and Pillow is not installed.
     """
+    if isinstance(path, str):
+        return _of_url(path)
     if not path.is_dir():
         raise StoreError(
             "is not a folder; give a store, a folder of videos, or a folder with pictures of each video", path=path
@@ -209,6 +211,16 @@ def find_place(path: Path) -> Place:
     kind = _kind_of(store)
     ids = _in_tar_order(store) if isinstance(store, TarStore) else store.ids
     return Place(path, kind, store, tuple(ids), _encoded_as(path) or kind if isinstance(store, VideoStore) else kind)
+
+
+def _of_url(url: str) -> Place:
+    """Return a store behind a URL, which only our reader reads by ranges. Raises StoreError."""
+    store = open_store(url)
+    if not store.ids:
+        raise StoreError("holds no video", path=url)
+    kind = _kind_of(store)
+    holds = _encoded_as(store.folder) or kind if isinstance(store, VideoStore) else kind
+    return Place(url, f"{kind} behind a URL", store, tuple(store.ids), holds)
 
 
 def _kind_of(store: FrameStore) -> str:
@@ -277,7 +289,7 @@ def with_source_suffix(place: Place) -> Place:
     """Return a folder of raw videos with ids as `transcode --keep-source-suffix` names them; any other folder unchanged."""
     if not isinstance(place.store, VideoFiles):
         return place
-    return _of_videos(place.path, [place.store.file(id_) for id_ in place.ids], keep_source_suffix=True)
+    return _of_videos(Path(place.path), [place.store.file(id_) for id_ in place.ids], keep_source_suffix=True)
 
 
 def _files_below(root: Path) -> Iterator[Path]:
@@ -313,17 +325,20 @@ def _video(place: Place, id_: str) -> Video:
     if store is None:
         from PIL import Image
 
-        pictures = numbered_pictures(place.path / id_)
+        pictures = numbered_pictures(Path(place.path, id_))
         with Image.open(pictures[0]) as first:
             return Video(id_, len(pictures), first.height, first.width, None, tuple(pictures))
     facts = store.facts(id_)
     if facts.num_frames == 0:
         raise StoreError(f"{id_} has no frames", path=place.path)
     store[id_].frames([facts.num_frames - 1])
-    if isinstance(store, VideoFiles | VideoStore):
+    files = list[Path | str]()
+    if store.is_remote or isinstance(place.path, str):
+        pass  # no page cache to fill or to empty
+    elif isinstance(store, VideoFiles | VideoStore):
         files = [store.file(id_)]
     else:
-        files = sorted(path for path in place.path.iterdir() if path.suffix == layout_of(store.kind).suffix)
+        files += sorted(path for path in place.path.iterdir() if path.suffix == layout_of(store.kind).suffix)
     keyframes = None if facts.keyframes is None else tuple(facts.keyframes)
     ambiguous = _why_ambiguous(store.file(id_), facts) if isinstance(store, VideoFiles) else None
     return Video(id_, facts.num_frames, facts.height, facts.width, keyframes, tuple(map(str, files)), ambiguous)
