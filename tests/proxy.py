@@ -5,6 +5,8 @@
 CONTROL is a file of JSON that is read at each request: `delay` (seconds before the first byte), `rate` (bytes per second in
 all), and `every` with `kinds`: of so many GETs one is broken, as the letters say in turn:
 
+`hides` is whether an object that does not exist is answered with 403, as S3 does for who may not list.
+
     r   refused with 503            c   cut off in the middle
     s   answered 5 seconds late     d   closed without an answer
 
@@ -70,6 +72,8 @@ class Proxy:
             return True
         back.write(head + body)
         answer = await there.readuntil(b"\r\n\r\n")
+        if told["hides"] and answer.split(b" ", 2)[1] == b"404":
+            answer = answer.replace(b"404 Not Found", b"403 Forbidden", 1)
         text = answer.decode("latin-1").lower()
         size = 0
         if method != "HEAD" and " 304 " not in text.split("\r\n")[0]:

@@ -110,6 +110,14 @@ def test_the_page_about_training(folder: Path) -> None:
 
 
 @pytest.mark.long
+def test_from_raw_videos_to_a_loop_that_reads_from_a_bucket(folder: Path, tmp_path: Path) -> None:
+    needs_modules(["obstore"], "pip install '.[s3]'")
+    with bucket(tmp_path) as s3:
+        environment = s3.environment | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+        run_blocks("docs/object-storage.md", folder, {"s3://bucket": f"s3://{s3.name}"}, **environment)
+
+
+@pytest.mark.long
 def test_dask_and_s3_as_on_the_page_about_clusters(folder: Path, tmp_path: Path) -> None:
     needs_modules(["distributed"], "pip install '.[dask]'")
     port = free_port()

@@ -38,9 +38,12 @@ class Web:
     control: Path
     log: Path
 
-    def behave(self, *, delay: float = 0.0, rate: float = 0.0, every: int = 0, kinds: str = "rcd") -> None:
+    def behave(
+        self, *, delay: float = 0.0, rate: float = 0.0, every: int = 0, kinds: str = "rcd", hides: bool = False
+    ) -> None:
         partial = self.control.with_suffix(".partial")
-        partial.write_text(json.dumps({"delay": delay, "rate": rate, "every": every, "kinds": kinds}))
+        told = {"delay": delay, "rate": rate, "every": every, "kinds": kinds, "hides": hides}
+        partial.write_text(json.dumps(told))
         partial.replace(self.control)
 
     def requests(self) -> list[list[str]]:

@@ -45,7 +45,7 @@ from .ranges import (
     use_server as use_server,
 )
 from .remote import ObjectStorage as ObjectStorage, storage_of as storage_of
-from .shared import SharedTable as SharedTable, inherited_files as inherited_files
+from .shared import SharedTable as SharedTable, inherited_files as inherited_files, is_for_child as is_for_child
 from .untrusted import (
     INT64_MAX as INT64_MAX,
     MAX_JSON_BYTES as MAX_JSON_BYTES,

@@ -6,6 +6,7 @@ was announced is held until it has been read; pieces that later items need stay 
 
 from __future__ import annotations
 
+import pickle
 import random
 import re
 import threading
@@ -13,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -29,13 +29,13 @@ from vidprep.formats.storage.ranges import Piece, RangeCounts, RangePlace, Remot
 T = TypeVar("T")
 REQUESTS_AT_ONCE = 64
 RANGES_AT_ONCE = 10  # by one call: obstore's own limit of requests in flight
-PAGE_BYTES, GAP_BYTES = (
-    4 << 10,
-    64 << 10,
-)  # bytes between two pieces that are fetched along: a request takes longer, and may cost more
-FETCHED_AT_ONCE = 8 << 20
+PAGE_BYTES = 4 << 10
+GAP_BYTES = 64 << 10  # between pieces that are fetched together: another request takes longer, and may cost more
+JOINED_BYTES_MAX = 8 << 20
+COPIED_BYTES, COPIES_AT_ONCE = 4 << 20, 4  # of a file that is copied
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
-ANSWER_SECONDS = 15.0  # a request without an answer is repeated after this time
+LONGEST_REQUEST = "1h"
+SILENCE_SECONDS = 15.0  # a request is repeated if no byte comes for this time
 HELD_BYTES_MAX = 1 << 30  # of what is announced, in all
 PieceKey = tuple[str, int, int]  # file, offset, size
 
@@ -84,11 +84,15 @@ class _Place:
     """A folder behind a URL, for all threads of this process. Thread-safe."""
 
     def __init__(self, about: RangePlace) -> None:
-        self._about, self._pool, self._lock = about, _pool(), threading.Lock()
+        self._about, self._lock, self._signing = about, threading.Lock(), threading.Lock()
         found = with_credentials(about.url, about.options)
-        self._signed, self._tries_unsigned = found.options, not found.has_credentials
-        unsigned = {"skip_signature": True} if self._tries_unsigned else {}
-        self._store = _opened(about, found.options | unsigned)
+        # A bucket may be public, or the machine may have credentials; asking for those takes long where there are none.
+        self._signed = None if found.has_credentials else found.options
+        self._hint = "" if found.has_credentials else "; no credentials are in the environment or in ~/.aws"
+        self._store = _opened(
+            about, found.options if found.has_credentials else {**found.options, "skip_signature": True}
+        )
+        self._pool = ThreadPoolExecutor(REQUESTS_AT_ONCE)
         self._tags: dict[str, str] = {}
         self._coming: WeakValueDictionary[PieceKey, Fetch] = WeakValueDictionary()
         self._cache: BeladyCache[PieceKey, bytes] = BeladyCache(about.cache_bytes)
@@ -96,19 +100,24 @@ class _Place:
         if about.cache_dir is not None:
             self._files = PieceFiles(Path(about.cache_dir), about.cache_dir_bytes)
         self._held_bytes = 0
+        self.num_readers = 0
         self.counts = RangeCounts()
+
+    def close(self) -> None:
+        """End its threads, without waiting for requests."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def announce(self, wanted: Sequence[Wanted]) -> list[_Held]:
         """Tell the cache what items will need, and begin to fetch it if it is time. Return what must be held."""
-        held, asked = list[_Held](), dict[str, dict[Piece, None]]()
-        for each in wanted:
-            if each.fetch:
-                asked.setdefault(each.name, {}).update(dict.fromkeys(pieces_of(each)))
+        held, asked, begun = list[_Held](), dict[str, dict[Piece, None]](), list[tuple[str, Fetch]]()
         with self._lock:
-            begun = list[tuple[str, Fetch]]()
-            if self._held_bytes <= HELD_BYTES_MAX:  # else all is fetched when it is read
-                for name, pieces in asked.items():
-                    self._fetches(name, list(pieces), begun)
+            room = HELD_BYTES_MAX - self._held_bytes
+            for each in wanted:
+                room -= sum(run.size for run in each.runs) if each.fetch else 0
+                if each.fetch and room > 0:  # else it is fetched when it is read
+                    asked.setdefault(each.name, {}).update(dict.fromkeys(pieces_of(each)))
+            for name, pieces in asked.items():
+                self._fetches(name, list(pieces), begun)
             for each in wanted:
                 keys = tuple((each.name, piece.offset, piece.size) for piece in pieces_of(each))
                 if not each.fetch:
@@ -176,31 +185,51 @@ class _Place:
         for name, fetch in begun:
             waiting.setdefault(name, []).append(fetch)
             if len(waiting[name]) == RANGES_AT_ONCE:
-                self._pool.submit(self._fill, name, waiting.pop(name))
+                self._submit(name, waiting.pop(name))
         for name, fetches in waiting.items():
+            self._submit(name, fetches)
+
+    def _submit(self, name: str, fetches: Sequence[Fetch]) -> None:
+        try:
             self._pool.submit(self._fill, name, fetches)
+        except RuntimeError as error:  # no more threads
+            self._fail(name, fetches, StorageError(f"cannot be read: {error}", path=self._about.shown(name)))
+
+    def _fail(self, name: str, fetches: Sequence[Fetch], error: Exception) -> None:
+        """Let who waits for ranges have an error. The next one who reads them tries again."""
+        with self._lock:
+            for fetch in fetches:
+                for piece in fetch.pieces:
+                    self._coming.pop((name, piece.offset, piece.size), None)
+        for fetch in fetches:
+            if not fetch.data.done():
+                fetch.data.set_exception(error)
 
     def _fill(self, name: str, fetches: Sequence[Fetch]) -> None:
         """Fill ranges of a file, from the disk or from the URL."""
-        if self._files is not None:
-            for fetch in fetches:
-                if (kept := self._files.read(name, fetch.offset, fetch.size, fetch.pieces)) is not None:
-                    fetch.data.set_result(kept)
-            fetches = [fetch for fetch in fetches if not fetch.data.done()]
-        if len(fetches) > 1 and all(piece.crc32 is not None for fetch in fetches for piece in fetch.pieces):
-            self._fill_together(name, fetches)
-        for fetch in fetches:
-            try:
-                if not fetch.data.done():
-                    fetch.data.set_result(self.range(name, fetch.offset, fetch.size))
-            except Exception as error:  # noqa: BLE001 (raised where the bytes are read)
-                with self._lock:  # the next one who reads them tries again
-                    for piece in fetch.pieces:
-                        self._coming.pop((name, piece.offset, piece.size), None)
-                fetch.data.set_exception(error)
-            else:
-                if self._files is not None:
-                    self._files.write(name, fetch.offset, fetch.data.result(), fetch.pieces)
+        try:
+            if self._files is not None:
+                for fetch in fetches:
+                    if (kept := self._files.read(name, fetch.offset, fetch.size, fetch.pieces)) is not None:
+                        fetch.data.set_result(kept)
+            missing = [fetch for fetch in fetches if not fetch.data.done()]
+            if len(missing) > 1 and all(piece.crc32 is not None for fetch in missing for piece in fetch.pieces):
+                self._fill_together(name, missing)
+            for fetch in missing:
+                self._fill_one(name, fetch)
+        except Exception as error:  # noqa: BLE001 (raised where the bytes are read)
+            self._fail(name, fetches, error)
+
+    def _fill_one(self, name: str, fetch: Fetch) -> None:
+        """Fill a range, and keep it on the disk."""
+        try:
+            if not fetch.data.done():
+                fetch.data.set_result(self.range(name, fetch.offset, fetch.size))
+        except Exception as error:  # noqa: BLE001 (raised where the bytes are read)
+            self._fail(name, [fetch], error)
+        else:
+            if self._files is not None:
+                self._files.write(name, fetch.offset, fetch.data.result(), fetch.pieces)
 
     def _fill_together(self, name: str, fetches: Sequence[Fetch]) -> None:
         """Fill ranges of a file by one call; none if one fails. Whether the file was replaced is not known then: who reads the
@@ -231,8 +260,8 @@ class _Place:
         """Fetch a range of an object. Raises StorageError if that fails for too long, or the object changed."""
         import obstore
 
-        def get() -> memoryview:
-            answer = obstore.get(self._store, name, options={"range": (offset, offset + size)})
+        def get(store: Any) -> memoryview:
+            answer = obstore.get(store, name, options={"range": (offset, offset + size)})
             end = int(answer.meta["size"])
             self._check_tag(name, _tag_of(answer.meta))
             data = memoryview(answer.bytes())
@@ -250,7 +279,7 @@ class _Place:
         return data
 
     def _check_tag(self, name: str, tag: str) -> None:
-        """Raise _Permanent if an object is another one than at the first request."""
+        """Raise _Permanent if an object is another one than at the first request for a single range."""
         with self._lock:
             before = self._tags.setdefault(name, tag)
         if before != tag:
@@ -263,48 +292,62 @@ class _Place:
         import obstore
 
         try:
-            about = self._tried(lambda: obstore.head(self._store, name), name, "properties")
+            about = self._tried(lambda store: obstore.head(store, name), name, "properties")
         except _MissingError:
             return None
         return RemoteObject(int(about["size"]), _tag_of(about))
 
     def fetch(self, names: Sequence[str], folder: Path) -> dict[str, RemoteObject]:
-        """Copy objects into a folder, at the same time. Return the properties of those that exist. Raises StorageError."""
-        found = dict(zip(names, self._pool.map(self.stat, names), strict=True))
-        there = {name: about for name, about in found.items() if about is not None}
+        """Copy objects into a folder. Return the properties of those that exist.
+
+        A server may refuse to say that an object does not exist: then what it refuses counts as missing, if it does not
+        refuse everything.
+
+        Raises:
+            StorageError: They cannot be read.
+        """
+        there, refused = dict[str, RemoteObject](), list[StorageError]()
+        for name, stat in [(name, self._pool.submit(self.stat, name)) for name in names]:
+            try:
+                if (about := stat.result()) is not None:
+                    there[name] = about
+            except _RefusedError as error:
+                refused.append(error)
+        if refused and not there:
+            raise refused[0]
         for name, about in there.items():
             with self._lock:
                 self._tags[name] = about.tag
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
+            starts = range(0, about.size_bytes, COPIED_BYTES)
             with path.open("wb") as file:
-                starts = range(0, about.size_bytes, FETCHED_AT_ONCE)
-                sizes = [min(FETCHED_AT_ONCE, about.size_bytes - start) for start in starts]
-                for data in self._pool.map(self.range, [name] * len(sizes), starts, sizes):
-                    file.write(data)
+                for first in range(0, len(starts), COPIES_AT_ONCE):
+                    some = starts[first : first + COPIES_AT_ONCE]
+                    sizes = [min(COPIED_BYTES, about.size_bytes - start) for start in some]
+                    for data in self._pool.map(self.range, [name] * len(some), some, sizes):
+                        file.write(data)
         return there
 
-    def _tried(self, get: Callable[[], T], name: str, what: str) -> T:
+    def _tried(self, get: Callable[[Any], T], name: str, what: str) -> T:
         """Return what a request returns; repeat it after growing pauses. Raises StorageError."""
-        pause, started = FIRST_PAUSE_SECONDS, time.monotonic()
+        place, pause, started = self._about.shown(name), FIRST_PAUSE_SECONDS, time.monotonic()
+        if (why := why_no_name(name)) is not None:
+            raise StorageError(why, path=place)
         for tries in count(1):
+            store = self._store
             try:
-                return get()
+                return get(store)
+            except FileNotFoundError:
+                raise _MissingError(f"is not there; its {what} cannot be read", path=place) from None
+            except _Permanent as error:
+                raise StorageError(f"{error}; its {what} cannot be read", path=place) from None
             except Exception as error:  # noqa: BLE001 (obstore's errors have no common class but its own)
-                seconds = time.monotonic() - started
-                reason = without_password(_reason(error))
-                place = self._about.shown(name)
-                if isinstance(error, FileNotFoundError):
-                    raise _MissingError(f"is not there; its {what} cannot be read", path=place) from None
-                if isinstance(error, _Permanent):
-                    raise StorageError(f"{reason}; its {what} cannot be read", path=place) from None
+                reason, seconds = without_password(_reason(error)), time.monotonic() - started
                 if type(error).__name__ in REFUSED or REFUSED_STATUS.search(str(error)):
-                    if self._tries_unsigned:  # it is not public: perhaps the machine itself has credentials
-                        self._store, self._tries_unsigned = _opened(self._about, self._signed), False
+                    if self._signs_now(store, get):
                         continue
-                    refused = StorageError(f"its {what} cannot be read: {reason}", path=place)
-                    refused.exit_code = STOPPED_CODE
-                    raise refused from None
+                    raise _RefusedError(f"its {what} cannot be read: {reason}{self._hint}", path=place) from None
                 if seconds + pause > self._about.timeout_seconds:
                     many = "1 try" if tries == 1 else f"{tries} tries"
                     failed = StorageError(
@@ -318,23 +361,35 @@ class _Place:
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         raise AssertionError
 
-
-REFUSED = frozenset(
-    (
-        "PermissionDeniedError",
-        "UnauthenticatedError",
-        "NotSupportedError",
-        "InvalidPathError",
-        "UnknownConfigurationKeyError",
-    )
-)
+    def _signs_now(self, refused: Any, get: Callable[[Any], object]) -> bool:
+        """Return whether requests are signed now that were not when one was refused: the machine itself has credentials."""
+        with self._signing:
+            if self._store is not refused:
+                return True
+            if self._signed is None:
+                return False
+            signed, self._signed = _opened(self._about, self._signed), None
+            try:
+                get(signed)
+            except FileNotFoundError:
+                pass
+            except Exception:  # noqa: BLE001 (what was refused without a signature stays refused)
+                return False
+            self._store = signed
+            return True
 
 
 # 408: the server waited too long for the request; 425, 429: too many requests.
 REFUSED_STATUS = re.compile(r"status code: (?!408|425|429)4\d\d")
 
 
-METADATA_SERVICE = "169.254.169.254"
+REFUSED = frozenset(("PermissionDeniedError", "UnauthenticatedError", "NotSupportedError", "InvalidPathError"))
+
+
+class _RefusedError(StorageError):
+    """A request is refused, and will be."""
+
+    exit_code = STOPPED_CODE
 
 
 class _MissingError(StorageError):
@@ -347,8 +402,6 @@ class _Permanent(Exception):
 
 def _reason(error: Exception) -> str:
     """Return the first line of an error, without the page that a server may have sent."""
-    if METADATA_SERVICE in str(error):
-        return "no credentials were found, in the environment or in ~/.aws, and it is not public"
     return str(error).partition("\n")[0].partition(": <html")[0][:300] or type(error).__name__
 
 
@@ -368,7 +421,7 @@ def joined_pieces(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
     for piece in sorted(pieces, key=lambda piece: piece[:2]):
         gap = max(0, piece.offset - end)
         is_near = gap < PAGE_BYTES or (gap <= GAP_BYTES and 8 * (wasted + gap) <= useful + piece.size)
-        if joined and not (is_near and useful + piece.size <= FETCHED_AT_ONCE):
+        if joined and not (is_near and useful + piece.size <= JOINED_BYTES_MAX):
             yield joined
             joined, useful, wasted, gap = [], 0, 0, 0
         joined.append(piece)
@@ -390,14 +443,26 @@ def _in_run(run: Run, found: dict[Piece, memoryview | bytes]) -> Iterator[memory
         yield bytes(run.offset + run.size - at)
 
 
+def why_no_name(name: str) -> str | None:
+    """Return why a name cannot be that of an object; None if it can."""
+    if not {"", ".", ".."}.isdisjoint(name.split("/")):
+        return f"{name!r} cannot be the name of an object"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return f"{name!r} is not valid Unicode, and cannot be the name of an object"
+    return None
+
+
 def _opened(about: RangePlace, options: Mapping[str, Any]) -> Any:
     """Return obstore's store of a folder, with these options. Raises MissingError, SettingsError."""
     try:
         from obstore.store import from_url
     except ImportError:
         raise missing_obstore(about.url) from None
-    seconds = f"{max(1000 * min(ANSWER_SECONDS, about.timeout_seconds), 1):.0f}ms"
-    client = {"timeout": seconds, "connect_timeout": seconds} | dict(options.get("client_options") or {})
+    seconds = f"{max(1000 * min(SILENCE_SECONDS, about.timeout_seconds), 1):.0f}ms"
+    client = {"timeout": LONGEST_REQUEST, "read_timeout": seconds, "connect_timeout": seconds}
+    client |= dict(options.get("client_options") or {})
     retries = {"max_retries": 0}  # `_Place` repeats requests, also where a body is cut
     try:
         return from_url(about.url, **{"retry_config": retries, **options, "client_options": client})
@@ -405,21 +470,8 @@ def _opened(about: RangePlace, options: Mapping[str, Any]) -> Any:
         raise SettingsError(f"{about.url}: {_reason(error)}") from None
 
 
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(REQUESTS_AT_ONCE)
-
-
-_places: dict[str, _Place] = {}
+_places: dict[bytes, _Place] = {}
 _opening = threading.Lock()
-
-
-def _place_of(about: RangePlace) -> _Place:
-    with _opening:
-        key = repr(about)
-        if key not in _places:
-            _places[key] = _Place(about)
-        return _places[key]
 
 
 class RangeReader:
@@ -434,7 +486,11 @@ class RangeReader:
     """
 
     def __init__(self, about: RangePlace) -> None:
-        self._place = _place_of(about)
+        self._key = pickle.dumps(about)
+        with _opening:
+            self._place = _places.get(self._key) or _Place(about)
+            _places[self._key] = self._place
+            self._place.num_readers += 1
         self._held: deque[_Held] = deque()  # fetches of announced items
         self._announced: deque[_Held] = deque()  # uses of later ones
 
@@ -479,5 +535,15 @@ class RangeReader:
         return self._place.counts
 
     def close(self) -> None:
-        """Let go what is held."""
+        """Let go what is held, and all that is known of the place if nobody else reads it."""
+        if (place := getattr(self, "_place", None)) is None:
+            return
         self.announce(NEVER, ())
+        del self._place
+        with _opening:
+            place.num_readers -= 1
+            if not place.num_readers:
+                del _places[self._key]
+                place.close()
+
+    __del__ = close

@@ -15,7 +15,7 @@ from typing import Any
 from vidprep.formats.errors import MissingError, SettingsError, StorageError
 from vidprep.formats.processes import Channel
 from vidprep.formats.storage.range_reader import RangeReader
-from vidprep.formats.storage.ranges import SOCKET_NAME, RangePlace, Run
+from vidprep.formats.storage.ranges import SOCKET_NAME, Run, Wanted
 
 
 class _Connection:
@@ -27,41 +27,41 @@ class _Connection:
 
     def serve(self) -> None:
         """Serve until the other side ends."""
-        with suppress(EOFError, ConnectionError, OSError):
-            while True:
-                method, arguments = self._channel.receive()
-                if method == "use":
-                    self._use(*arguments)
-                elif method == "read":
-                    self._read(*arguments)
-                elif method == "announce":
-                    self._opened.announce(*arguments)
-                else:
-                    self._answer(method, arguments)
-        if self._reader is not None:
-            self._reader.close()
-        self._channel.close()
+        try:
+            with suppress(EOFError, ConnectionError):
+                while True:
+                    method, arguments = self._channel.receive()
+                    if method == "read":
+                        self._read(*arguments)
+                    elif method == "announce":
+                        self._announce(*arguments)
+                    else:
+                        self._answer(method, arguments)
+        finally:
+            if self._reader is not None:
+                self._reader.close()
+            self._channel.close()
 
     @property
     def _opened(self) -> RangeReader:
         assert self._reader is not None
         return self._reader
 
-    def _use(self, place: RangePlace) -> None:
-        try:
-            self._reader = RangeReader(place)
-        except Exception as error:  # noqa: BLE001 (raised where it was asked for)
-            self._channel.send((None, _portable(error)))
-        else:
-            self._channel.send((None, None))
-
     def _answer(self, method: str, arguments: tuple[Any, ...]) -> None:
         try:
-            found = getattr(self._opened, method)(*arguments)
+            found = None
+            if method == "use":
+                self._reader = RangeReader(*arguments)
+            else:
+                found = getattr(self._opened, method)(*arguments)
         except Exception as error:  # noqa: BLE001 (raised where it was asked for)
             self._channel.send((None, _portable(error)))
         else:
             self._channel.send((found, None))
+
+    def _announce(self, done: int, wanted: Sequence[Wanted]) -> None:
+        with suppress(StorageError):  # raised when it is read
+            self._opened.announce(done, wanted)
 
     def _read(self, name: str, runs: Sequence[Run]) -> None:
         try:

@@ -2,21 +2,24 @@
 
 The library that makes the requests (obstore) does not survive a fork: a forked child waits for ever once its parent has
 made a request. So one process makes the requests for a program and all its children, forked or not: the range server
-(`range_server.py`). The program starts it at the first request. Each thread of each process has a connection to its
-Unix socket, and a process that finds none there starts its own. It ends with the last process that can reach it.
+(`range_server.py`). The program starts it at the first request, and ends it. Each thread of each process has a connection to its
+Unix socket, and a process that finds no server there starts its own.
 """
 
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +30,7 @@ from vidprep.formats.storage.base import check_no_password, lacks_bucket, normal
 
 PATH_LETTERS_MAX = 100  # of a Unix socket: sockaddr_un has room for 108
 SOCKET_NAME = "socket"
+PEER = struct.Struct("3i")  # process, user and group: unix(7)
 OF_CREDENTIALS = ("AWS_", "AZURE_", "GOOGLE_", "HOME")
 CONNECTED_SECONDS = 60.0  # a busy machine may take long to start Python
 
@@ -89,7 +93,7 @@ class RangePlace:
     """
 
     url: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     cache_bytes: int = 0
     cache_dir: str | None = None
     cache_dir_bytes: int = 0
@@ -151,22 +155,21 @@ class RangeConnection:
     """
 
     def __init__(self, place: RangePlace) -> None:
+        self._is_interrupted = False
         self._channel = Channel(_connected())
         self._call("use", place)
 
     def read(self, name: str, runs: Sequence[Run], buffers: Sequence[memoryview] | None) -> list[memoryview]:
         """Return the bytes of each run, in the given buffers if there are any. Raises StorageError."""
-        try:
+        into = [memoryview(bytearray(run.size)) for run in runs] if buffers is None else list(buffers)
+        with self._exchange():
             self._channel.send(("read", (name, tuple(runs))))
             error = self._channel.receive()
-            if error is None:
-                into = [memoryview(bytearray(run.size)) for run in runs] if buffers is None else list(buffers)
-                for buffer in into:
-                    self._channel.receive_into(buffer)
-                return into
-        except EOFError as gone:
-            raise ConnectionResetError from gone
-        raise error
+            for buffer in into if error is None else ():
+                self._channel.receive_into(buffer)
+        if error is not None:
+            raise error
+        return into
 
     def announce(self, done: int, wanted: Sequence[Wanted]) -> None:
         """Announce what will be read by this connection, positions ascending, without waiting.
@@ -175,7 +178,20 @@ class RangeConnection:
             done: All items up to this position have been read.
             wanted: What later ones need.
         """
-        self._channel.send(("announce", (done, tuple(wanted))))
+        with self._exchange():
+            self._channel.send(("announce", (done, tuple(wanted))))
+
+    @contextmanager
+    def _exchange(self) -> Iterator[None]:
+        """Close the connection to later exchanges if this one is interrupted: they would read the rest of its answer."""
+        if self._is_interrupted:
+            raise ConnectionResetError
+        self._is_interrupted = True
+        try:
+            yield
+        except EOFError as gone:
+            raise ConnectionResetError from gone
+        self._is_interrupted = False
 
     def stat(self, name: str) -> RemoteObject | None:
         """Return the properties of an object; None if it does not exist. Raises StorageError."""
@@ -199,11 +215,9 @@ class RangeConnection:
     __del__ = close
 
     def _call(self, method: str, *arguments: object) -> Any:
-        try:
+        with self._exchange():
             self._channel.send((method, arguments))
             found, error = self._channel.receive()
-        except EOFError as gone:
-            raise ConnectionResetError from gone
         if error is not None:
             raise error
         return found
@@ -237,12 +251,26 @@ def server_address() -> str | None:
 
 
 def use_server(address: str | None) -> None:
-    """Use the server at an address, if it lives; otherwise this process starts one when it needs it."""
+    """Use the server at an address, if it lives and is not that of this process; otherwise this process starts one when it
+    needs it.
+    """
     global _address
-    _address = _address or address
+    if address != server_address():
+        _address = _address or address
 
 
 _address: str | None = None
+
+
+_starting = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _starting
+    _starting = threading.Lock()  # another thread may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _connected() -> socket.socket:
@@ -250,12 +278,13 @@ def _connected() -> socket.socket:
 
     A new one is started, too, when the program has set other credentials in its environment.
     """
-    own = _server.folder if _server is not None and _server.environment == _environment() else None
-    for address in (own, _address):
-        if address:
-            with suppress(OSError):
-                return _connection(address)
-    return _connection(_started())
+    with _starting:
+        own = _server.folder if _server is not None and _server.environment == _environment() else None
+        for address in (own, _address):
+            if address:
+                with suppress(OSError):
+                    return _connection(address)
+        return _connection(_started())
 
 
 def _environment() -> tuple[tuple[str, str], ...]:
@@ -263,9 +292,14 @@ def _environment() -> tuple[tuple[str, str], ...]:
 
 
 def _connection(address: str) -> socket.socket:
+    """Connect to the server of an address. Raises OSError if there is none, or one of another user."""
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         found.connect(os.path.join(address, SOCKET_NAME))  # noqa: PTH118
+        if hasattr(socket, "SO_PEERCRED"):
+            _, user, _ = PEER.unpack(found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+            if user != os.getuid():  # its answers would be unpickled
+                raise PermissionError(errno.EPERM, "belongs to another user")
     except OSError:
         found.close()
         raise

@@ -33,6 +33,11 @@ def inherited_files() -> Iterator[list[int]]:
         _inherited.reset(before)
 
 
+def is_for_child() -> bool:
+    """Return whether what is pickled now is for a child process of this one."""
+    return _inherited.get() is not None or context.get_spawning_popen() is not None
+
+
 class SharedTable:
     """An Arrow table whose memory is shared with child processes.
 

@@ -299,25 +299,29 @@ class FrameStore(ABC):
         self.facts(id_)
         return "", []
 
-    def announce(self, done: int, clips: Iterable[ComingClip]) -> int:
+    def announce(self, done: int, clips: Sequence[ComingClip]) -> list[int]:
         """Announce clips that this thread will read, positions ascending, so that a store behind a URL fetches them ahead.
 
         Args:
             done: All clips up to this position have been read.
-            clips: Later ones.
+            clips: Later ones. One that cannot be read is passed over: reading it raises the error.
 
         Returns:
-            The number of bytes that are fetched.
+            The number of bytes that are fetched for each clip.
         """
         if not self.is_remote:
-            return 0
-        wanted, size = list[Wanted](), 0
+            return [0] * len(clips)
+        wanted, sizes = list[Wanted](), list[int]()
         for clip in clips:
-            name, runs = self.runs(clip.id, sorted({*clip.numbers}))
-            wanted.append(Wanted(clip.position, name, tuple(runs), clip.fetch))
-            size += sum(run.size for run in runs) if clip.fetch else 0
+            try:
+                name, runs = self.runs(clip.id, sorted({*clip.numbers}))
+            except (StoreError, KeyError):
+                name, runs = "", []
+            if runs:
+                wanted.append(Wanted(clip.position, name, tuple(runs), clip.fetch))
+            sizes.append(sum(run.size for run in runs) if clip.fetch else 0)
         self.files.announce(done, wanted)
-        return size
+        return sizes
 
     def sample_rate(self, id_: str) -> int | None:
         """Return the sample rate of a video's audio in Hz; None if it has none. Raises KeyError, StoreError."""

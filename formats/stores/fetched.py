@@ -31,7 +31,7 @@ from vidprep.formats.stores.index import INDEX_NAME
 
 RUN_NAME = ".vidprep/run.json"
 NAMES = (MANIFEST_NAME, GOPS_NAME, "burst.json", "tensor.json", INDEX_NAME, CLASSES_NAME, RUN_NAME)
-STATE_NAME, COPIES_NAME, LOCK_NAME = "state.json", "copies.json", "lock"
+STATE_NAME, COPIES_NAME, LOCK_NAME, PARTIAL = "state.json", "copies.json", "lock", ".partial"
 CACHE_BYTES_MAX = 10 << 30
 COPY_BYTES = 1 << 20
 TRIES = 5  # a run may replace files while they are fetched
@@ -81,55 +81,75 @@ class FetchedFolder:
         finally:
             os.close(file)
 
-    def current(self, fetcher: Fetcher) -> Path:
-        """Return the folder of the current version, fetched if the URL has another one. Raises StorageError, StoreError."""
+    def current(self, fetcher: Fetcher) -> InUse:
+        """Return the current version, fetched if the URL has another one. Raises StorageError, StoreError."""
         state = self._state()
-        version = self._home / str(state.get("version"))
-        if state.get("is_settled") and _are_complete(version):
-            about = fetcher.stat(state["root"])
-            if about is not None and about.tag == state["tag"]:
-                return version
+        if state.get("is_settled"):
+            version = InUse.of(self._home / str(state.get("version")))
+            if version is not None and _are_complete(version.folder):
+                about = fetcher.stat(state["root"])
+                if about is not None and about.tag == state["tag"]:
+                    return version
         return self._fetched(fetcher)
 
-    def _fetched(self, fetcher: Fetcher) -> Path:
+    def _fetched(self, fetcher: Fetcher) -> InUse:
         """Fetch all files."""
         for tries in range(1, TRIES + 1):
-            folder = self._home / f".{uuid.uuid4().hex}.partial"
-            folder.mkdir()
+            made = self._partial()
             try:
-                found = fetcher.fetch(NAMES, folder)
+                found = fetcher.fetch(NAMES, made.folder)
                 if not found.keys() - {RUN_NAME, CLASSES_NAME}:
                     raise StoreError(
                         f"is not a store: none of {', '.join(NAMES[:5])} is there; give the destination of a run",
                         path=self._url,
                     )
-                return self._named(folder, found)
-            except StorageError:
+                return self._named(made, found)
+            except StorageError:  # perhaps a run replaced a file meanwhile
                 if tries == TRIES:
                     raise
             finally:
-                shutil.rmtree(folder, ignore_errors=True)
+                if made.folder.name.endswith(PARTIAL):
+                    shutil.rmtree(made.folder, ignore_errors=True)
         raise AssertionError
 
-    def _named(self, folder: Path, found: dict[str, RemoteObject]) -> Path:
+    def _partial(self) -> InUse:
+        """Return a new folder, which nobody removes while it is in use."""
+        folder = self._home / f".{uuid.uuid4().hex}{PARTIAL}"
+        folder.mkdir()
+        made = InUse.of(folder)
+        assert made is not None, "nobody knows its name"
+        return made
+
+    def _named(self, made: InUse, found: dict[str, RemoteObject]) -> InUse:
         """Give fetched files the name of their version, and remove older versions."""
         tags = sorted((name, *about) for name, about in found.items())
         version = self._home / hashlib.sha256(json.dumps(tags).encode()).hexdigest()[:16]
-        _write_copies(folder, {name: about.tag for name, about in found.items()})
-        if _are_complete(version):
-            return version
+        there = InUse.of(version)
+        if there is not None and _are_complete(version):
+            return there
+        _write_copies(made.folder, {name: about.tag for name, about in found.items()})
         shutil.rmtree(version, ignore_errors=True)
-        folder.rename(version)
+        made.folder = made.folder.rename(version)
         self._write_state({"version": version.name})
         self._clean(version)
-        return version
+        return made
 
     def add(self, version: Path, fetcher: Fetcher, names: Sequence[str]) -> None:
-        """Fetch more files of a version. Raises StorageError."""
-        known = {name: tag for name, (_, _, tag) in _copies(version).items()}
-        if missing := [name for name in names if name not in known]:
-            found = fetcher.fetch(missing, version)
-            _write_copies(version, known | {name: about.tag for name, about in found.items()})
+        """Fetch more files of a version: all of them, unless they are known to be of the same run. Raises StorageError."""
+        state, known = self._state(), {name: tag for name, (_, _, tag) in _copies(version).items()}
+        if state.get("is_settled") and state.get("version") == version.name:
+            names = [name for name in names if name not in known]
+        if not names:
+            return
+        made = self._partial().folder
+        try:
+            found = fetcher.fetch(names, made)
+            for name in found:
+                (version / name).parent.mkdir(parents=True, exist_ok=True)
+                (made / name).replace(version / name)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+        _write_copies(version, known | {name: about.tag for name, about in found.items()})
 
     def settle(self, version: Path, root: str) -> None:
         """Record that the files of a version are of one run, so that only one of them need be asked for.
@@ -167,14 +187,35 @@ class FetchedFolder:
                 total -= sizes[folder]
 
 
-def in_use(version: Path) -> int:
-    """Mark a version as in use while the returned file descriptor is open, in this process or in a forked one."""
-    file = os.open(version / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    with suppress(OSError):
-        os.utime(file)
-    return file
+class InUse:
+    """A folder that is in use, and is not removed, while this object or a fork of it lives.
+
+    Attributes:
+        folder: The folder
+    """
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.folder, self._number = folder, number
+
+    @classmethod
+    def of(cls, folder: Path) -> InUse | None:
+        """Mark a folder as in use; None if it does not exist, or is being removed."""
+        try:
+            number = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            os.utime(number)
+        except BlockingIOError:
+            os.close(number)
+            return None
+        except OSError:  # files cannot be locked there
+            pass
+        return cls(folder, number)
+
+    def __del__(self) -> None:
+        os.close(self._number)
 
 
 def _remove_unused(folder: Path) -> bool:

@@ -6,7 +6,8 @@
 
 S is the number of the run and of the shard, as in `data_10000000000.gulp`.
 
-It has no checksums and does not store the size of frames, which is taken from the first frame of a video.
+The format has no checksums; where there is a manifest, frames are compared with those in it. It does not store the size of
+frames, which is taken from the first frame of a video.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
@@ -132,13 +132,15 @@ class JoinedStores(FrameStore):
     def keeps_read(self) -> bool:
         return any(store.keeps_read for _, store in self._stores)
 
-    def announce(self, done: int, clips: Iterable[ComingClip]) -> int:
-        found: dict[int, list[ComingClip]] = {number: [] for number in range(len(self._stores))}
-        numbers = {id(store): number for number, (_, store) in enumerate(self._stores)}
-        for clip in clips:
-            store, own = self._home(clip.id)
-            found[numbers[id(store)]].append(clip._replace(id=own))
-        return sum(store.announce(done, found[number]) for number, (_, store) in enumerate(self._stores))
+    def announce(self, done: int, clips: Sequence[ComingClip]) -> list[int]:
+        homes = [self._home(clip.id) for clip in clips]
+        sizes = [0] * len(clips)
+        for _, store in self._stores:
+            own = [number for number, (home, _) in enumerate(homes) if home is store]
+            found = store.announce(done, [clips[number]._replace(id=homes[number][1]) for number in own])
+            for number, size in zip(own, found, strict=True):
+                sizes[number] = size
+        return sizes
 
     def sample_rate(self, id_: str) -> int | None:
         store, own = self._home(id_)

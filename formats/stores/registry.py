@@ -160,20 +160,14 @@ def _open_remote(
     if place.cache_dir_bytes:
         digest = hashlib.sha256(place.url.encode()).hexdigest()[:24]
         place = replace(place, cache_dir=str(copies.absolute() / "pieces" / digest))
-    files = RemoteFiles.opened(place, copies)
-    kind = _kind_behind_url(files.folder)
-    if kind not in (None, ENCODED):
-        options.refuse(files.path, "hardware", "encoded videos")
-    if kind is None:
-        raise StoreError(
-            "has no manifest, without which it cannot be read behind a URL; fetch it, and open the folder",
-            path=files.path,
-        )
-    if kind in STORES_OF_FRAMES and manifest_paths(files.folder):
-        layout = layout_of(kind)
-        shards = {row.file_name for row in read_rows(files.folder, _Shard) if row.status == "ok"}
-        files.add(sorted(name for shard in shards for name in layout.sidecars(shard)))
+    files = RemoteFiles(place, copies)
     try:
+        kind = _kind_behind_url(files.folder)
+        if kind in STORES_OF_FRAMES:
+            options.refuse(files.path, "hardware", "encoded videos")
+            if manifest_paths(files.folder):
+                shards = {row.file_name for row in read_rows(files.folder, _Shard) if row.status == "ok"}
+                files.add(sorted(name for shard in shards for name in layout_of(kind).sidecars(shard)))
         store = _module(kind).open_here(files, options)
         if _is_of_one_run(kind, files.folder):
             files.settle(f"{kind}.json" if (files.folder / f"{kind}.json").exists() else MANIFEST_NAME)
@@ -183,23 +177,25 @@ def _open_remote(
 
 
 class _Shard(NamedTuple):
-    """Columns of a row with the shard of a unit."""
+    """Columns of a row with the file of a unit."""
 
     file_name: str
     status: str
+    container: str | None
 
 
-def _kind_behind_url(folder: Path) -> str | None:
-    """Return the name of the store whose manifest and index are in a folder, without its shards; None if there is none."""
+def _kind_behind_url(folder: Path) -> str:
+    """Return the name of the store whose manifest and index are in a folder, without its shards."""
     made = kind_made_by_run(folder)
     if made in STORES_OF_FRAMES:
         return made
     for kind in STORES_OF_FRAMES:
         if made is None and (folder / f"{kind}.json").exists():
             return kind
-    if manifest_paths(folder):
-        return ENCODED
-    return "indexed_files" if (folder / SIGNS_OF_ENCODED[0]).exists() else None
+    if not manifest_paths(folder):
+        return "indexed_files"
+    first = next((row.container for row in read_rows(folder, _Shard) if row.status == "ok"), None)
+    return first if first in STORES_OF_FRAMES else ENCODED
 
 
 def _is_of_one_run(kind: str, folder: Path) -> bool:

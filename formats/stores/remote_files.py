@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from vidprep.formats.errors import StorageError, StoreError
 from vidprep.formats.storage import (
@@ -20,11 +20,12 @@ from vidprep.formats.storage import (
     Run,
     Wanted,
     connection_to,
+    is_for_child,
     server_address,
     use_server,
 )
 from vidprep.formats.stores.data_files import Handles
-from vidprep.formats.stores.fetched import FetchedFolder, default_cache_dir as default_cache_dir, in_use
+from vidprep.formats.stores.fetched import FetchedFolder, InUse, default_cache_dir as default_cache_dir
 
 BUFFER_BYTES = 1 << 18
 CONNECTIONS_TRIED, DYING_SECONDS = 3, 0.1  # a process that is killed still accepts connections for a moment
@@ -41,67 +42,78 @@ class RemoteFiles:
 
     Raises:
         MissingError: obstore is not installed.
-        StorageError: The URL cannot be reached.
-        StoreError: There is no store.
+        StoreError: The URL cannot be reached, or there is no store.
     """
 
     is_remote = True
 
     def __init__(self, place: RangePlace, cache_dir: Path) -> None:
-        self._range_place, self._cache_dir = place, cache_dir
+        self._range_place, self._cache_dir, self._added = place, cache_dir, tuple[str, ...]()
         self._open_handles()
-        with self._copies.locked():
-            self._use(self._with(lambda connection: self._copies.current(connection)))
+        self._copy = self._current()
 
     def _open_handles(self) -> None:
         self._copies = FetchedFolder(self._range_place.url, self._cache_dir)
         self._connections = Handles(self._connect, lambda connection: connection.close())
         self._sizes: dict[str, int] = {}
 
-    def _use(self, folder: Path) -> None:
-        self._folder = folder
-        self._mark = _Mark(in_use(folder))
+    def _current(self) -> InUse:
+        """Return the copies of manifest and index, as they are now."""
+        with self._copies.locked():
+            return self._with(lambda connection: self._copies.current(connection))
 
     def __getstate__(self) -> dict[str, Any]:
         return {
             "place": self._range_place,
             "cache_dir": self._cache_dir,
-            "folder": self._folder,
-            "server": server_address(),
+            "folder": self.folder,
+            "added": self._added,
+            "server": server_address() if is_for_child() else None,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         use_server(state["server"])
-        self._range_place, self._cache_dir = state["place"], state["cache_dir"]
+        self._range_place, self._cache_dir, self._added = state["place"], state["cache_dir"], ()
         self._open_handles()
-        try:
-            self._use(state["folder"])
-        except OSError:  # on another machine
-            with self._copies.locked():
-                self._use(self._with(lambda connection: self._copies.current(connection)))
+        there = InUse.of(state["folder"])
+        if there is None:  # on another machine
+            there = self._current()
+            if there.folder.name != state["folder"].name:
+                raise StoreError("was made again after the store was opened; open it again", path=self.path)
+        self._copy = there
+        self.add(state["added"])
 
     def _connect(self, _: str) -> Connection:
         return connection_to(self._range_place)
 
     def _with(self, do: Callable[[Connection], T]) -> T:
-        """Call a function with this thread's connection; again with a new one if the process that reads was killed."""
-        for _ in range(CONNECTIONS_TRIED):
-            try:
-                return do(self._connections[""])
-            except ConnectionError:
-                self._connections.drop("")
-                time.sleep(DYING_SECONDS)
-        raise StorageError(f"the process that reads it was killed {CONNECTIONS_TRIED} times", path=self.path)
+        """Call a function with this thread's connection; again with a new one if the process that reads was killed. Raises
+        StoreError.
+        """
+        try:
+            for _ in range(CONNECTIONS_TRIED):
+                try:
+                    return do(self._connections[""])
+                except ConnectionError:
+                    self._connections.drop("")
+                    time.sleep(DYING_SECONDS)
+        except StorageError as error:
+            made = StoreError(error.message, path=error.path)
+            made.exit_code = error.exit_code
+            raise made from error
+        raise StoreError(f"the process that reads it was killed {CONNECTIONS_TRIED} times", path=self.path)
 
     def add(self, names: Sequence[str]) -> None:
-        """Copy more files to the folder. Raises StorageError."""
-        with self._copies.locked():
-            self._with(lambda connection: self._copies.add(self._folder, connection, names))
+        """Copy more files to the folder. Raises StoreError."""
+        if names:
+            self._added = (*self._added, *names)
+            with self._copies.locked():
+                self._with(lambda connection: self._copies.add(self.folder, connection, names))
 
     def settle(self, root: str) -> None:
         """Record that the copies are of one run; see `FetchedFolder.settle`."""
         with self._copies.locked():
-            self._copies.settle(self._folder, root)
+            self._copies.settle(self.folder, root)
 
     def counts(self) -> RangeCounts:
         """Return what was read from the URL by this program and its children."""
@@ -117,17 +129,14 @@ class RemoteFiles:
 
     @property
     def folder(self) -> Path:
-        return self._folder
+        return self._copy.folder
 
     def place(self, name: str) -> str:
         return self._range_place.shown(name)
 
     def size(self, name: str) -> int:
         if name not in self._sizes:
-            try:
-                about = self._with(lambda connection: connection.stat(name))
-            except StorageError as error:
-                raise _as_store_error(error) from error
+            about = self._with(lambda connection: connection.stat(name))
             if about is None:
                 raise StoreError(
                     "is not there; a newer run may have replaced it, so open the store again", path=self.place(name)
@@ -136,10 +145,7 @@ class RemoteFiles:
         return self._sizes[name]
 
     def read(self, name: str, runs: Sequence[Run], buffers: Sequence[memoryview] | None = None) -> list[memoryview]:
-        try:
-            return self._with(lambda connection: connection.read(name, runs, buffers))
-        except StorageError as error:
-            raise _as_store_error(error) from error
+        return self._with(lambda connection: connection.read(name, runs, buffers))
 
     def announce(self, done: int, wanted: Sequence[Wanted]) -> None:
         self._with(lambda connection: connection.announce(done, wanted))
@@ -150,24 +156,6 @@ class RemoteFiles:
 
     def forget(self, name: str) -> None:
         self._sizes.pop(name, None)
-
-    @classmethod
-    def opened(cls, place: RangePlace, cache_dir: Path) -> Self:
-        """Open a URL. Raises StoreError instead of StorageError."""
-        try:
-            return cls(place, cache_dir)
-        except StorageError as error:
-            raise _as_store_error(error) from error
-
-
-class _Mark:
-    """Marks copies as in use while it lives."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def __del__(self) -> None:
-        os.close(self._number)
 
 
 class _RemotePart(io.RawIOBase):
@@ -194,10 +182,3 @@ class _RemotePart(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         return self._at
-
-
-def _as_store_error(error: StorageError) -> StoreError:
-    """Return the error that readers of a store raise."""
-    made = StoreError(error.message, path=error.path)
-    made.exit_code = error.exit_code
-    return made

@@ -5,7 +5,8 @@ dot.
                                {"id", "frame_rate": [num, den], "num_frames", "width", "height", labels …; "gop" of a video}.
                                RRRRR is the number of the run, NNNNN that of the shard
 
-It has no checksums. A folder made by vidprep has a manifest with the positions of frames; others are scanned once.
+The format has no checksums. A folder made by vidprep has a manifest with the positions and checksums of frames; others are
+scanned once.
 Nothing is unpacked by name; a tar whose names lead outside its folder is refused.
 """
 

@@ -15,6 +15,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
@@ -30,7 +31,7 @@ from vidprep.formats.training.dataset import Clip, VideoDataset
 FrameKey = tuple[str, int]
 KEPT_CLIPS = 4096
 FETCHED_AHEAD_BYTES = 16 << 20  # by each worker
-FIRST_ITEM_BYTES = float(1 << 18)  # assumed before any size is known
+CLIPS_AT_ONCE = 32  # by one message
 
 
 class FrameCache(BeladyCache[FrameKey, Frames]):
@@ -67,28 +68,23 @@ class FetchAhead:
         self._store, self._limit_bytes, self._decoded = store, limit_bytes, decoded
         self._waiting: deque[tuple[int, Clip]] = deque()
         self._asked: deque[tuple[int, int]] = deque()
-        self._asked_bytes, self._mean_bytes = 0, FIRST_ITEM_BYTES
+        self._asked_bytes = 0
 
     def add(self, clips: Sequence[tuple[int, Clip]]) -> None:
         """Add clips with their positions, after those that were added before."""
         self._waiting.extend(clips)
         if self._store.keeps_read:
             uses = [ComingClip(at, clip.id, clip.numbers.tolist(), fetch=False) for at, clip in clips]
-            self._announced(-1, uses)
-
-    def _announced(self, done: int, clips: Sequence[ComingClip]) -> int:
-        """Announce clips to the store. Errors are reported when the items are made."""
-        try:
-            return self._store.announce(done, clips)
-        except (StoreError, KeyError, OSError):
-            return 0
+            with suppress(StoreError):  # raised when an item is made
+                self._store.announce(-1, uses)
 
     def forget(self) -> None:
         """Forget all clips."""
         self._waiting.clear()
         self._asked.clear()
         self._asked_bytes = 0
-        self._store.announce(NEVER, [])
+        with suppress(StoreError):
+            self._store.announce(NEVER, [])
 
     def advance(self, position: int) -> None:
         """Fetch what comes next, before the clip at a position is decoded; all before it are."""
@@ -98,18 +94,16 @@ class FetchAhead:
             self._waiting.popleft()
         if self._asked_bytes > self._limit_bytes // 2:  # many at once wake fewer threads
             return
-        room = int((self._limit_bytes - self._asked_bytes) / self._mean_bytes)
-        clips = list[ComingClip]()
-        while self._waiting and len(clips) <= room:
-            coming, clip = self._waiting.popleft()
-            numbers = [number for number in clip.numbers.tolist() if (clip.id, number) not in self._decoded]
-            clips.append(ComingClip(coming, clip.id, numbers, fetch=True))
-        if not clips:
-            return
-        size = self._announced(position - 1, clips)
-        self._mean_bytes = max(1.0, size / len(clips))
-        self._asked.extend((clip.position, size // len(clips)) for clip in clips)
-        self._asked_bytes += size // len(clips) * len(clips)
+        while self._waiting and self._asked_bytes < self._limit_bytes:
+            clips = [self._coming(*self._waiting.popleft()) for _ in range(min(len(self._waiting), CLIPS_AT_ONCE))]
+            for clip, size in zip(clips, self._store.announce(position - 1, clips), strict=True):
+                self._asked.append((clip.position, size))
+                self._asked_bytes += size
+
+    def _coming(self, position: int, clip: Clip) -> ComingClip:
+        """Return a clip without frames that are decoded already."""
+        numbers = [number for number in clip.numbers.tolist() if (clip.id, number) not in self._decoded]
+        return ComingClip(position, clip.id, numbers, fetch=True)
 
 
 class Request(NamedTuple):

@@ -185,10 +185,11 @@ def test_what_is_no_store_says_so(web: Web, cache: Path, tmp_path: Path) -> None
         open_store("http://127.0.0.1:9/x", cache_dir=cache, timeout_seconds=0.5)
 
 
+@pytest.mark.parametrize("kind", ["shards", "gulp"])
 def test_it_is_read_after_a_fork_and_by_pickle_also_elsewhere(
-    served: Callable[[str], tuple[Path, str]], cache: Path, web: Web
+    kind: str, served: Callable[[str], tuple[Path, str]], cache: Path, web: Web
 ) -> None:
-    folder, url = served("shards")
+    folder, url = served(kind)
     store, id_ = open_store(url, cache_dir=cache), open_store(folder).ids[0]
     due = open_store(folder)[id_].frames(range(5))
     assert np.array_equal(store[id_].frames(range(5)), due)
@@ -258,3 +259,69 @@ def test_what_is_kept_on_the_disk_serves_later_programs(
     for id_ in here.ids:
         assert np.array_equal(small[id_].frames(), here[id_].frames())
     assert sum(path.stat().st_blocks * 512 for path in (cache / "small" / "pieces").glob("*/*")) <= 20_000 + 4096
+
+
+def test_an_interrupted_read_spoils_no_later_one(
+    served: Callable[[str], tuple[Path, str]], web: Web, cache: Path
+) -> None:
+    """What was left of its answer was taken for that of the next one."""
+    folder, url = served("tensor")
+    here, store = open_store(folder), open_store(url, cache_dir=cache, checksum=False)
+    id_ = here.ids[0]
+
+    def interrupt(*_: object) -> None:
+        raise TimeoutError
+
+    web.behave(delay=0.3)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.15)
+        with pytest.raises(TimeoutError):
+            store[id_].frames([0])
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert np.array_equal(store[id_].frames([7]), here[id_].frames([7]))
+
+
+def test_a_server_that_hides_what_is_missing_is_read(
+    served: Callable[[str], tuple[Path, str]], web: Web, cache: Path
+) -> None:
+    folder, url = served("shards")
+    web.behave(hides=True)
+    assert list(open_store(url, cache_dir=cache).ids) == list(open_store(folder).ids)
+    with pytest.raises(StoreError, match=f"{web.url}/none/manifest.parquet: its properties cannot be read: .*403"):
+        open_store(f"{web.url}/none", cache_dir=cache)
+
+
+def test_threads_and_stores_share_one_server_and_let_it_go(
+    served: Callable[[str], tuple[Path, str]], cache: Path
+) -> None:
+    """Six threads started six servers, and each place that was read stayed in memory for ever."""
+    _, url = served("burst")
+    program = f"""
+import threading, psutil
+from vidprep.formats import open_store
+def read(number):
+    for _ in range(3):
+        store = open_store({url!r}, cache_dir={str(cache)!r}, cache_bytes=1000 + number)
+        store[store.ids[0]].frames([number])
+threads = [threading.Thread(target=read, args=(number,)) for number in range(6)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+servers = [each for each in psutil.Process().children() if "serve_ranges" in " ".join(each.cmdline())]
+print(len(servers), servers[0].num_threads() < 40)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "1 True\n" and not ran.stderr, (ran.stdout, ran.stderr)
+
+
+def test_a_cache_folder_that_vanishes_is_no_error(
+    served: Callable[[str], tuple[Path, str]], web: Web, cache: Path
+) -> None:
+    folder, url = served("shards")
+    here, store = open_store(folder), open_store(url, cache_dir=cache, cache_dir_bytes=1 << 30)
+    for number, id_ in enumerate(here.ids):
+        if number == 1:
+            shutil.rmtree(cache / "pieces")
+            web.behave(every=2, kinds="r")
+        assert np.array_equal(store[id_].frames(), here[id_].frames())

@@ -14,9 +14,12 @@ import numpy as np
 import pytest
 
 from tests.formats.training.test_dataset import UNDER_TORCH
-from tests.helpers import with_peers
+from tests.helpers import make_clips, transcode, with_peers
 from tests.web import Web, web_of
 from vidprep.formats import PrefetchLoader, VideoDataset, open_store
+from vidprep.formats.stores import ComingClip
+from vidprep.formats.training.dataset import Clip
+from vidprep.formats.training.worker import CLIPS_AT_ONCE, FetchAhead
 
 KINDS = ("h264", "shards", "burst", "gulp", "webdataset", "tensor")
 
@@ -59,19 +62,21 @@ def test_a_loader_has_the_same_batches_by_few_requests(
     assert len(answered) <= 2 * len(here)
 
 
-def test_runs_take_far_fewer_requests(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vidprep.formats.training.worker.FETCHED_AHEAD_BYTES", 30_000)
-    monkeypatch.setattr("vidprep.formats.training.loader.RUN_BYTES", 30_000)
-    dataset = VideoDataset(f"{web.url}/burst", 4, step=4)
+@pytest.mark.long
+def test_runs_take_far_fewer_requests(web: Web, store_of: Callable[[str], Path], tmp_path: Path) -> None:
+    src = make_clips(tmp_path / "src", 12, 64, size=(320, 240))
+    folder = store_of("h264").parent / "large"
+    assert transcode(src, folder, "--format", "burst", "--quality", 95, verb="burst").code == 0
+    dataset = VideoDataset(f"{web.url}/large", 4, step=4)
     counts = {}
     for shuffle in (True, "runs"):
-        before, items = len(web.requests()), 0
-        with PrefetchLoader(dataset, 2, shuffle=shuffle, workers=1, processes=False, window=4) as loader:
+        before, seen = len(web.requests()), list[tuple[str, int]]()
+        with PrefetchLoader(dataset, 4, shuffle=shuffle, workers=1, processes=False, window=16) as loader:
             for batch in loader:
-                items += len(batch["id"])
-        assert items == len(dataset)
+                seen += [(id_, int(numbers[0])) for id_, numbers in zip(batch["id"], batch["indexes"], strict=True)]
+        assert len(seen) == len(set(seen)) == len(dataset)
         counts[shuffle] = len(web.requests()) - before
-    assert counts["runs"] <= 0.8 * counts[True], counts
+    assert 3 * counts["runs"] <= counts[True], counts
 
 
 RANK = """
@@ -141,3 +146,25 @@ def test_random_sequences_of_every_format_are_equal_whatever_the_server_does(
         id_ = ids[int(rng.integers(len(ids)))]
         first = int(rng.integers(len(here[id_]) - 8))
         assert np.array_equal(here[id_].frames(range(first, first + 8)), there[id_].frames(range(first, first + 8)))
+
+
+def test_the_bound_of_what_is_fetched_ahead_holds_when_little_is_needed() -> None:
+    """After a group of clips whose frames were decoded already, 20,000 were fetched at once."""
+    asked = list[int]()
+
+    class Store:
+        keeps_read = False
+
+        def announce(self, done: int, clips: list[ComingClip]) -> list[int]:
+            sizes = [100_000 if clip.numbers else 0 for clip in clips]
+            asked.append(sum(sizes))
+            return sizes
+
+    decoded = {("v", number) for number in range(1000)}
+    ahead = FetchAhead(Store(), 16 << 20, decoded)  # type: ignore[arg-type]
+    ahead.add([(at, Clip("v", np.array([at]), None)) for at in range(20_000)])
+    for position in range(3000):
+        before = sum(asked)
+        ahead.advance(position)
+        assert sum(asked) - before <= (16 << 20) + CLIPS_AT_ONCE * 100_000
+    assert sum(asked) > 2000 * 100_000
