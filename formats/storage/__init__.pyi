@@ -39,6 +39,7 @@ from .ranges import (
     RangeCounts as RangeCounts,
     RangePlace as RangePlace,
     RemoteObject as RemoteObject,
+    ReplacedObjectError as ReplacedObjectError,
     Run as Run,
     Wanted as Wanted,
     server_address as server_address,

@@ -11,6 +11,7 @@ import random
 import re
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +25,16 @@ from vidprep.formats.storage.base import without_password
 from vidprep.formats.storage.belady import NEVER, BeladyCache
 from vidprep.formats.storage.credentials import with_credentials
 from vidprep.formats.storage.piece_files import PieceFiles
-from vidprep.formats.storage.ranges import Piece, RangeCounts, RangePlace, RemoteObject, Run, Wanted, missing_obstore
+from vidprep.formats.storage.ranges import (
+    Piece,
+    RangeCounts,
+    RangePlace,
+    RemoteObject,
+    ReplacedObjectError,
+    Run,
+    Wanted,
+    missing_obstore,
+)
 
 T = TypeVar("T")
 REQUESTS_AT_ONCE = 64
@@ -224,7 +234,7 @@ class _Place:
         """Fill a range, and keep it on the disk."""
         try:
             if not fetch.data.done():
-                fetch.data.set_result(self.range(name, fetch.offset, fetch.size))
+                fetch.data.set_result(self.range(name, fetch.offset, fetch.size, fetch.pieces))
         except Exception as error:  # noqa: BLE001 (raised where the bytes are read)
             self._fail(name, [fetch], error)
         else:
@@ -256,19 +266,32 @@ class _Place:
                 requests=self.counts.requests + len(fetches), fetched_bytes=self.counts.fetched_bytes + size
             )
 
-    def range(self, name: str, offset: int, size: int) -> memoryview:
-        """Fetch a range of an object. Raises StorageError if that fails for too long, or the object changed."""
+    def range(self, name: str, offset: int, size: int, pieces: Sequence[Piece] = ()) -> memoryview:
+        """Fetch a range of an object.
+
+        Args:
+            name: The object.
+            offset: Position of the range.
+            size: Its size in bytes.
+            pieces: What it is fetched for. An object that was replaced is read on if their checksums are right.
+
+        Raises:
+            StorageError: It cannot be read for too long, or the object was replaced.
+        """
         import obstore
 
         def get(store: Any) -> memoryview:
             answer = obstore.get(store, name, options={"range": (offset, offset + size)})
-            end = int(answer.meta["size"])
-            self._check_tag(name, _tag_of(answer.meta))
-            data = memoryview(answer.bytes())
-            if len(data) != size:
-                if end < offset + size:
-                    raise _Permanent(f"ends at byte {end}")
+            data, end = memoryview(answer.bytes()), int(answer.meta["size"])
+            if len(data) != size and end >= offset + size:
                 raise OSError(f"{len(data)} bytes came")
+            are_right = bool(pieces) and all(
+                piece.crc32 == zlib.crc32(data[piece.offset - offset : piece.offset - offset + piece.size])
+                for piece in pieces
+            )
+            self._check_tag(name, _tag_of(answer.meta), are_right=are_right)
+            if len(data) != size:
+                raise _Permanent(f"ends at byte {end}")
             return data
 
         data = self._tried(get, name, f"bytes {offset} to {offset + size - 1}")
@@ -278,12 +301,16 @@ class _Place:
             )
         return data
 
-    def _check_tag(self, name: str, tag: str) -> None:
-        """Raise _Permanent if an object is another one than at the first request for a single range."""
+    def _check_tag(self, name: str, tag: str, *, are_right: bool) -> None:
+        """Raise _Replaced if an object is another one than at the first request for a single range, unless its bytes are known to
+        be right.
+        """
         with self._lock:
             before = self._tags.setdefault(name, tag)
+            if are_right:
+                self._tags[name] = before = tag
         if before != tag:
-            raise _Permanent(
+            raise _Replaced(
                 f"was replaced after it was first read (it was {before}, and is {tag}); open the store again"
             )
 
@@ -291,8 +318,16 @@ class _Place:
         """Return the properties of an object as they are now; None if it does not exist. Raises StorageError."""
         import obstore
 
+        def get(store: Any) -> Any:
+            try:
+                return obstore.head(store, name)
+            except Exception as error:
+                if not NO_HEAD.search(str(error)):
+                    raise
+                return obstore.get(store, name, options={"range": (0, 1)}).meta
+
         try:
-            about = self._tried(lambda store: obstore.head(store, name), name, "properties")
+            about = self._tried(get, name, "properties")
         except _MissingError:
             return None
         return RemoteObject(int(about["size"]), _tag_of(about))
@@ -340,6 +375,8 @@ class _Place:
                 return get(store)
             except FileNotFoundError:
                 raise _MissingError(f"is not there; its {what} cannot be read", path=place) from None
+            except _Replaced as error:
+                raise ReplacedObjectError(f"{error}; its {what} cannot be read", path=place) from None
             except _Permanent as error:
                 raise StorageError(f"{error}; its {what} cannot be read", path=place) from None
             except Exception as error:  # noqa: BLE001 (obstore's errors have no common class but its own)
@@ -380,7 +417,8 @@ class _Place:
 
 
 # 408: the server waited too long for the request; 425, 429: too many requests.
-REFUSED_STATUS = re.compile(r"status code: (?!408|425|429)4\d\d")
+REFUSED_STATUS = re.compile(r"status code: (?!408|425|429)4\d\d|builder error")
+NO_HEAD = re.compile(r"status code: (405|501)")
 
 
 REFUSED = frozenset(("PermissionDeniedError", "UnauthenticatedError", "NotSupportedError", "InvalidPathError"))
@@ -398,6 +436,10 @@ class _MissingError(StorageError):
 
 class _Permanent(Exception):
     """A failure that repeating does not mend."""
+
+
+class _Replaced(_Permanent):
+    """The object is another one."""
 
 
 def _reason(error: Exception) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from vidprep.formats.errors import MissingError, SettingsError, StorageError
 from vidprep.formats.processes import Channel
 from vidprep.formats.storage.range_reader import RangeReader
-from vidprep.formats.storage.ranges import SOCKET_NAME, Run, Wanted
+from vidprep.formats.storage.ranges import SOCKET_NAME, ReplacedObjectError, Run, Wanted
 
 
 class _Connection:
@@ -78,7 +78,8 @@ class _Connection:
 def _portable(error: Exception) -> Exception:
     """Return an error that other processes can read."""
     if isinstance(error, StorageError):
-        made = StorageError(error.message, path=error.path)
+        kind = ReplacedObjectError if isinstance(error, ReplacedObjectError) else StorageError
+        made = kind(error.message, path=error.path)
         made.exit_code = error.exit_code
         return made
     if isinstance(error, SettingsError | MissingError):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import errno
 import os
+import pickle
 import shutil
 import socket
 import struct
@@ -90,6 +91,7 @@ class RangePlace:
         cache_dir: Folder in which pieces are kept; None for none
         cache_dir_bytes: Bound of that folder
         timeout_seconds: After this time without success, a request has failed
+        version: Version of the store; pieces of one are not those of another
     """
 
     url: str
@@ -98,12 +100,23 @@ class RangePlace:
     cache_dir: str | None = None
     cache_dir_bytes: int = 0
     timeout_seconds: float = 60.0
+    version: str = ""
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, Any] | None = None, **settings: Any) -> RangePlace:
-        """Create after checking the URL. Raises SettingsError."""
+        """Create after checking URL and options. Raises SettingsError."""
         url = normalized(url)
         check_no_password(url)
+        if url.startswith("http") and not {"?", "#"}.isdisjoint(url):
+            raise SettingsError(
+                f"{url}: has a query or fragment, which the files of a folder cannot have; leave it out"
+            )
+        if not isinstance(options or {}, Mapping):
+            raise SettingsError(f"storage_options is {options!r}; give a dict of obstore's options")
+        try:
+            pickle.dumps(options)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise SettingsError(f"storage_options cannot be sent to other processes: {error}") from error
         if lacks_bucket(url):
             protocol = url.partition("://")[0]
             raise SettingsError(f"{url}: names no bucket; give {protocol}://bucket/folder")
@@ -123,6 +136,10 @@ class RemoteObject(NamedTuple):
 
     size_bytes: int
     tag: str
+
+
+class ReplacedObjectError(StorageError):
+    """An object was replaced since it was first read."""
 
 
 class RangeCounts(NamedTuple):

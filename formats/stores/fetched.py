@@ -23,9 +23,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from vidprep.formats.errors import StorageError, StoreError
+from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest import CLASSES_NAME, MANIFEST_NAME
-from vidprep.formats.storage import RemoteObject, read_json
+from vidprep.formats.storage import RemoteObject, ReplacedObjectError, read_json
 from vidprep.formats.stores.gops import GOPS_NAME
 from vidprep.formats.stores.index import INDEX_NAME
 
@@ -104,7 +104,7 @@ class FetchedFolder:
                         path=self._url,
                     )
                 return self._named(made, found)
-            except StorageError:  # perhaps a run replaced a file meanwhile
+            except ReplacedObjectError:  # by a run, meanwhile
                 if tries == TRIES:
                     raise
             finally:

@@ -120,7 +120,8 @@ def open_store(
         cache_dir: For a URL: where manifest and index are copied to; None means the user's cache folder. All processes
             of a machine share it.
         cache_bytes: For a URL: bound of the GOPs and frames that are kept in memory, as stored, for later.
-        cache_dir_bytes: For a URL: bound of those that are kept in `cache_dir`, for all processes and later programs.
+        cache_dir_bytes: For a URL: bound of those of this store that are kept in `cache_dir`, for all processes and later
+            programs.
         timeout_seconds: For a URL: how long a failing request is repeated.
 
     Raises:
@@ -140,6 +141,14 @@ def open_store(
             whole("cache_bytes", cache_bytes, 0),
             whole("cache_dir_bytes", cache_dir_bytes, 0),
         )
+        if cache_dir is not None and not isinstance(cache_dir, str | os.PathLike):
+            raise SettingsError(f"cache_dir is {cache_dir!r}; give a folder")
+        if (
+            isinstance(timeout_seconds, bool)
+            or not isinstance(timeout_seconds, int | float)
+            or not 0 < timeout_seconds < 1e6
+        ):
+            raise SettingsError(f"timeout_seconds is {timeout_seconds!r}; give seconds, above 0")
         cache = {"cache_bytes": cache_bytes, "cache_dir_bytes": cache_dir_bytes, "timeout_seconds": timeout_seconds}
         return _open_remote(os.fspath(path), options, storage_options, cache_dir, cache)
     return _open_folder(Path(path), options)

@@ -6,6 +6,7 @@ import io
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ from vidprep.formats.stores.data_files import Handles
 from vidprep.formats.stores.fetched import FetchedFolder, InUse, default_cache_dir as default_cache_dir
 
 BUFFER_BYTES = 1 << 18
+COPIES, DATA = "copies", "data"  # what a connection reads
 CONNECTIONS_TRIED, DYING_SECONDS = 3, 0.1  # a process that is killed still accepts connections for a moment
 Connection = RangeConnection | RangeReader | MemoryConnection
 T = TypeVar("T")
@@ -60,7 +62,7 @@ class RemoteFiles:
     def _current(self) -> InUse:
         """Return the copies of manifest and index, as they are now."""
         with self._copies.locked():
-            return self._with(lambda connection: self._copies.current(connection))
+            return self._with(lambda connection: self._copies.current(connection), COPIES)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -83,19 +85,20 @@ class RemoteFiles:
         self._copy = there
         self.add(state["added"])
 
-    def _connect(self, _: str) -> Connection:
-        return connection_to(self._range_place)
+    def _connect(self, of: str) -> Connection:
+        version = "" if of == COPIES else self.folder.name
+        return connection_to(replace(self._range_place, version=version))
 
-    def _with(self, do: Callable[[Connection], T]) -> T:
+    def _with(self, do: Callable[[Connection], T], of: str = DATA) -> T:
         """Call a function with this thread's connection; again with a new one if the process that reads was killed. Raises
         StoreError.
         """
         try:
             for _ in range(CONNECTIONS_TRIED):
                 try:
-                    return do(self._connections[""])
+                    return do(self._connections[of])
                 except ConnectionError:
-                    self._connections.drop("")
+                    self._connections.drop(of)
                     time.sleep(DYING_SECONDS)
         except StorageError as error:
             made = StoreError(error.message, path=error.path)
@@ -108,7 +111,12 @@ class RemoteFiles:
         if names:
             self._added = (*self._added, *names)
             with self._copies.locked():
-                self._with(lambda connection: self._copies.add(self.folder, connection, names))
+                self._with(lambda connection: self._copies.add(self.folder, connection, names), COPIES)
+            for name in names:
+                if not (self.folder / name).exists():
+                    raise StoreError(
+                        "is not there, and belongs to a shard that the manifest names", path=self.place(name)
+                    )
 
     def settle(self, root: str) -> None:
         """Record that the copies are of one run; see `FetchedFolder.settle`."""

@@ -131,7 +131,9 @@ class OwnOrder:
 
     def identity(self) -> dict[str, Any]:
         """Return what determines the order."""
-        by_runs = {} if self._runs is None else {"window": self._window, "num_runs": int(self._runs.max()) + 1}
+        by_runs: dict[str, int | None] = {"window": None, "num_runs": None}
+        if self._runs is not None:
+            by_runs = {"window": self._window, "num_runs": int(self._runs.max()) + 1}
         return {"sampler": None, "shuffle": self._shuffle, "seed": self._seed, **by_runs}
 
     def total(self) -> int:
@@ -199,7 +201,7 @@ class SamplerOrder:
     def identity(self) -> dict[str, Any]:
         """Return what determines the order."""
         sampler = self._sampler
-        found: dict[str, Any] = {"sampler": type(sampler).__qualname__}
+        found: dict[str, Any] = {"sampler": type(sampler).__qualname__, "window": None, "num_runs": None}
         found |= {name: getattr(sampler, name, None) for name in ("shuffle", "seed")}
         if not self.divides and hasattr(sampler, "__len__"):
             found["sampler_length"] = len(sampler)

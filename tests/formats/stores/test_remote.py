@@ -143,7 +143,7 @@ def test_a_lost_or_replaced_object_is_named_with_url_and_range(
     first = store[id_].frames([0])
     (shard,) = {each.name for each in folder.iterdir() if each.suffix in (".tar", ".bin", ".gulp", ".raw")}
     data = (folder / shard).read_bytes()
-    (folder / shard).write_bytes(data[:-1] + b"x")
+    (folder / shard).write_bytes(data.translate(bytes(number ^ 1 for number in range(256))))
     os.utime(folder / shard, (1, 1))  # by which, and by the size, nginx tells files apart
     with pytest.raises(
         StoreError, match=f"{url}/{shard}: was replaced after it was first read .*bytes [0-9]+ to [0-9]+"
@@ -325,3 +325,56 @@ def test_a_cache_folder_that_vanishes_is_no_error(
             shutil.rmtree(cache / "pieces")
             web.behave(every=2, kinds="r")
         assert np.array_equal(store[id_].frames(), here[id_].frames())
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_a_store_that_is_opened_again_is_the_new_one_in_the_same_program(
+    checksum: bool,
+    served: Callable[[str], tuple[Path, str]],
+    cache: Path,
+    store_of: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    """What an earlier store of the URL kept in memory, under the same names and places, was taken for that of the new one."""
+    folder, url = served("tensor")
+    options = {"cache_dir": cache, "cache_bytes": 1 << 28, "checksum": checksum}
+    before = open_store(url, **options)
+    first = before[before.ids[0]].frames([0])
+    shutil.rmtree(folder)
+    clips = sorted((store_of("h264").parent / "src").rglob("*.mp4"))
+    (tmp_path / "swapped" / "sub").mkdir(parents=True)
+    for clip, name in zip(clips, reversed(clips), strict=True):
+        shutil.copy(clip, tmp_path / "swapped" / "sub" / name.name)
+    assert transcode(tmp_path / "swapped", folder, "--format", "tensor", verb="burst").code == 0
+    now, here = open_store(url, **options), open_store(folder)
+    for id_ in here.ids:
+        assert np.array_equal(now[id_].frames(), here[id_].frames())
+    assert not np.array_equal(first, now[now.ids[0]].frames([0]))
+
+
+def test_a_missing_sidecar_is_named(served: Callable[[str], tuple[Path, str]], cache: Path) -> None:
+    folder, url = served("gulp")
+    (meta,) = folder.glob("*.gmeta")
+    meta.unlink()
+    with pytest.raises(StoreError, match=f"{url}/{meta.name}: is not there"):
+        open_store(url, cache_dir=cache)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"timeout_seconds": 0},
+        {"timeout_seconds": float("nan")},
+        {"timeout_seconds": "5"},
+        {"storage_options": [1]},
+        {"storage_options": {"l": lambda: 1}},
+        {"cache_dir": 5},
+        {"cache_bytes": -1},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_wrong_options_are_refused(wrong: dict[str, object], cache: Path) -> None:
+    with pytest.raises(SettingsError, match=next(iter(wrong))):
+        open_store("http://127.0.0.1:9/x", **({"cache_dir": cache} | wrong))
+    with pytest.raises(SettingsError, match="query"):
+        open_store("http://127.0.0.1:9/x?token=1", cache_dir=cache)

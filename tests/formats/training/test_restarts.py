@@ -337,3 +337,16 @@ def test_habits_of_lightning_and_accelerate_do_not_divide_twice(store_of, tmp_pa
         "    sys.exit(max(each.wait(120) for each in both))\n" + HABITS
     )
     assert with_peers(script, store_of("tensor"), needs=["torch"]).count("all well") == 2
+
+
+@pytest.mark.parametrize(("saved", "own"), [("runs", True), (True, "runs"), ("runs", False)])
+def test_a_state_of_another_order_is_refused(saved, own, store_of):
+    dataset = VideoDataset(store_of("tensor"), 2)
+    with PrefetchLoader(dataset, 3, shuffle=saved, processes=False) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with (
+        PrefetchLoader(dataset, 3, shuffle=own, processes=False) as other,
+        pytest.raises(SettingsError, match="the state was saved with"),
+    ):
+        other.load_state_dict(state)
