@@ -285,13 +285,16 @@ class _Place:
             data, end = memoryview(answer.bytes()), int(answer.meta["size"])
             if len(data) != size and end >= offset + size:
                 raise OSError(f"{len(data)} bytes came")
-            are_right = bool(pieces) and all(
-                piece.crc32 == zlib.crc32(data[piece.offset - offset : piece.offset - offset + piece.size])
-                for piece in pieces
-            )
-            self._check_tag(name, _tag_of(answer.meta), are_right=are_right)
+            tag = _tag_of(answer.meta)
+            before = self._tags.get(name, tag)
+            if tag != before and not are_right(data, offset, pieces):
+                raise _Replaced(
+                    f"was replaced after it was first read (it was {before}, and is {tag}); open the store again"
+                )
             if len(data) != size:
                 raise _Permanent(f"ends at byte {end}")
+            with self._lock:
+                self._tags[name] = tag
             return data
 
         data = self._tried(get, name, f"bytes {offset} to {offset + size - 1}")
@@ -300,19 +303,6 @@ class _Place:
                 requests=self.counts.requests + 1, fetched_bytes=self.counts.fetched_bytes + size
             )
         return data
-
-    def _check_tag(self, name: str, tag: str, *, are_right: bool) -> None:
-        """Raise _Replaced if an object is another one than at the first request for a single range, unless its bytes are known to
-        be right.
-        """
-        with self._lock:
-            before = self._tags.setdefault(name, tag)
-            if are_right:
-                self._tags[name] = before = tag
-        if before != tag:
-            raise _Replaced(
-                f"was replaced after it was first read (it was {before}, and is {tag}); open the store again"
-            )
 
     def stat(self, name: str) -> RemoteObject | None:
         """Return the properties of an object as they are now; None if it does not exist. Raises StorageError."""
@@ -449,6 +439,13 @@ def _reason(error: Exception) -> str:
 
 def _tag_of(about: Any) -> str:
     return str(about.get("e_tag") or about.get("last_modified") or "")
+
+
+def are_right(data: memoryview, offset: int, pieces: Sequence[Piece]) -> bool:
+    """Return whether all pieces of a range have a checksum, and the right one."""
+    return bool(pieces) and all(
+        piece.crc32 == zlib.crc32(data[piece.offset - offset : piece.offset - offset + piece.size]) for piece in pieces
+    )
 
 
 def pieces_of(wanted: Wanted) -> Iterator[Piece]:

@@ -102,7 +102,7 @@ class JoinedStores(FrameStore):
         for _, store in self._stores:
             found.append(one := store.storage())
             found[-1] = one._replace(files=one.files + before)
-            before += int(one.files.max(initial=-1)) + 1
+            before += int(np.max(one.files, initial=-1)) + 1
         return StorageOrder(*(np.concatenate(columns)[self._order] for columns in zip(*found, strict=True)))
 
     def version(self) -> str:

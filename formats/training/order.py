@@ -133,7 +133,7 @@ class OwnOrder:
         """Return what determines the order."""
         by_runs: dict[str, int | None] = {"window": None, "num_runs": None}
         if self._runs is not None:
-            by_runs = {"window": self._window, "num_runs": int(self._runs.max()) + 1}
+            by_runs = {"window": self._window, "num_runs": int(np.max(self._runs)) + 1}
         return {"sampler": None, "shuffle": self._shuffle, "seed": self._seed, **by_runs}
 
     def total(self) -> int:
