@@ -90,6 +90,7 @@ bench: $(READY)  ## ratios against other tools on real clips (BENCH_SRC=folder);
 	$(BIN)/python tests/bench/cores.py
 	$(BIN)/python tests/bench/sizes.py
 	$(BIN)/python tests/bench/index.py
+	$(BIN)/python tests/bench/remote.py ours
 
 soak: $(READY)  ## the tests that take minutes: memory over thousands of clips, thousands of damaged files
 	$(BIN)/pytest -q -m slow

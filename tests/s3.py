@@ -19,7 +19,7 @@ from tests.helpers import environment
 # `delay` seconds before it is done, and again before it is answered. One at a time is done, whole, as S3 does it. Conditions
 # on a PUT are kept, ignored, or refused as not implemented.
 SERVER = """
-import itertools, json, pathlib, random, sys, threading, time
+import io, itertools, json, pathlib, random, sys, threading, time
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 port, control = int(sys.argv[1]), pathlib.Path(sys.argv[2])
@@ -29,6 +29,9 @@ ERROR = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>injected</Message>
 one = threading.Lock()
 
 def done(environ, start):
+    # All of a request is read first: whoever is stopped in the middle of sending one must not stop the others.
+    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    environ["wsgi.input"] = io.BytesIO(body)
     with one:
         return b"".join(moto(environ, start))
 

@@ -44,7 +44,7 @@ GAP_BYTES = 64 << 10  # between pieces that are fetched together: another reques
 JOINED_BYTES_MAX = 8 << 20
 COPIED_BYTES, COPIES_AT_ONCE = 4 << 20, 4  # of a file that is copied
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
-LONGEST_REQUEST = "1h"
+LONGEST_REQUEST = "10m"
 SILENCE_SECONDS = 15.0  # a request is repeated if no byte comes for this time
 HELD_BYTES_MAX = 1 << 30  # of what is announced, in all
 PieceKey = tuple[str, int, int]  # file, offset, size
@@ -226,7 +226,10 @@ class _Place:
             if len(missing) > 1 and all(piece.crc32 is not None for fetch in missing for piece in fetch.pieces):
                 self._fill_together(name, missing)
             for fetch in missing:
-                self._fill_one(name, fetch)
+                if fetch.data.done() or fetch is missing[-1]:
+                    self._fill_one(name, fetch)
+                else:
+                    self._pool.submit(self._fill_one, name, fetch)
         except Exception as error:  # noqa: BLE001 (raised where the bytes are read)
             self._fail(name, fetches, error)
 
