@@ -94,7 +94,8 @@ class _Place:
     """A folder behind a URL, for all threads of this process. Thread-safe."""
 
     def __init__(self, about: RangePlace) -> None:
-        self._about, self._lock, self._signing = about, threading.Lock(), threading.Lock()
+        # A reader that is freed takes the lock, and it may be freed by a garbage collection in a thread that has it.
+        self._about, self._lock, self._signing = about, threading.RLock(), threading.Lock()
         found = with_credentials(about.url, about.options)
         # A bucket may be public, or the machine may have credentials; asking for those takes long where there are none.
         self._signed = None if found.has_credentials else found.options
@@ -513,7 +514,7 @@ def _opened(about: RangePlace, options: Mapping[str, Any]) -> Any:
 
 
 _places: dict[bytes, _Place] = {}
-_opening = threading.Lock()
+_opening = threading.RLock()  # as the lock of a place
 
 
 class RangeReader:

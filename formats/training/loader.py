@@ -121,8 +121,8 @@ class PrefetchLoader:
     Args:
         dataset: A VideoDataset, or torch's Subset of one.
         batch_size: Items of a batch.
-        shuffle: Take the items in another random order in each epoch. "runs" is an order for stores behind slow links: it
-            reads about 8 MiB that are stored together at nearly the same time, by few requests.
+        shuffle: Take the items in another random order in each epoch. "runs" is an order that reads about 8 MiB that are
+            stored together at nearly the same time; with a small window it saves requests to a store behind a URL.
         seed: Seed of that order.
         sampler: Iterable of item numbers, as torch's samplers are. Its `set_epoch` is called if it has one.
         drop_last: Leave out a last batch that is not full.
@@ -136,7 +136,7 @@ class PrefetchLoader:
         device: torch device for the frames, such as "cuda"; all arrays are then tensors.
         num_workers: The same as workers, by torch's name; 0 is a thread of this process.
         window: With shuffle="runs": how many places an item moves at most from where it would come if each run were
-            read in its own order. More is more random, and needs as many items in memory, as stored.
+            read in its own order. More is more random, and takes more requests.
 
     Raises:
         SettingsError: An argument is not allowed.
