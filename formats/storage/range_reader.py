@@ -58,12 +58,14 @@ class Fetch:
         offset: Position in the file
         size: Size in bytes
         data: Its bytes, when they have come
+        num_holders: Announced items that hold it
     """
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.pieces, self.offset = pieces, pieces[0].offset
         self.size = max(piece.offset + piece.size for piece in pieces) - self.offset
         self.data: Future[memoryview] = Future()
+        self.num_holders = 0
 
     def piece(self, piece: Piece) -> memoryview:
         """Wait for a piece. Raises StorageError."""
@@ -137,7 +139,9 @@ class _Place:
                     held.append(_Held(each.position, (), keys))
                     continue
                 fetches = {id(fetch): fetch for key in keys if (fetch := self._coming.get(key)) is not None}
-                self._held_bytes += sum(fetch.size for fetch in fetches.values())
+                for fetch in fetches.values():
+                    self._held_bytes += 0 if fetch.num_holders else fetch.size
+                    fetch.num_holders += 1
                 held.append(_Held(each.position, tuple(fetches.values()), ()))
         self._begin(begun)
         return held
@@ -145,7 +149,9 @@ class _Place:
     def release(self, held: _Held) -> None:
         """Note that an announced item has been read, or will not be."""
         with self._lock:
-            self._held_bytes -= sum(fetch.size for fetch in held.fetches)
+            for fetch in held.fetches:
+                fetch.num_holders -= 1
+                self._held_bytes -= 0 if fetch.num_holders else fetch.size
             for key in held.uses:
                 self._cache.passed(key, held.position)
 
@@ -458,12 +464,12 @@ def pieces_of(wanted: Wanted) -> Iterator[Piece]:
 
 def joined_pieces(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
     """Yield pieces that are fetched by one request. A gap between two is less than a page; or it is at most GAP_BYTES, and all
-    gaps together are at most an eighth of the pieces.
+    gaps together are at most a quarter of the pieces.
     """
     joined, useful, wasted, end = list[Piece](), 0, 0, 0
     for piece in sorted(pieces, key=lambda piece: piece[:2]):
         gap = max(0, piece.offset - end)
-        is_near = gap < PAGE_BYTES or (gap <= GAP_BYTES and 8 * (wasted + gap) <= useful + piece.size)
+        is_near = gap < PAGE_BYTES or (gap <= GAP_BYTES and 4 * (wasted + gap) <= useful + piece.size)
         if joined and not (is_near and useful + piece.size <= JOINED_BYTES_MAX):
             yield joined
             joined, useful, wasted, gap = [], 0, 0, 0

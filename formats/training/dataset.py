@@ -473,14 +473,9 @@ class VideoDataset:
         videos = np.searchsorted(self._ends, items, side="right")
         of_video = items - np.concatenate([[0], self._ends])[videos]
         order = np.lexsort((of_video, offsets[videos], files[videos]))
-        each = sizes[videos] / np.maximum(1, num_items[videos])
-        ends, in_order = np.cumsum(each[order]), files[videos][order]
-        is_first = np.diff(in_order, prepend=-1) != 0
-        begins = np.maximum.accumulate(np.where(is_first, ends - each[order], 0))
-        parts = (ends - each[order] - begins) // run_bytes
-        changes = is_first | (np.diff(parts, prepend=-1) != 0)
+        each = (sizes[videos] / np.maximum(1, num_items[videos]))[order]
         made = np.empty(len(items), np.int64)
-        made[order] = np.cumsum(changes) - 1
+        made[order] = np.unique((np.cumsum(each) - each) // run_bytes, return_inverse=True)[1]
         return made
 
     def locate(self, index: SupportsIndex, epoch: int | None = None) -> tuple[str, npt.NDArray[np.int64]]:

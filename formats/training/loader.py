@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
-from itertools import dropwhile, islice, takewhile
+from itertools import chain, dropwhile, islice, takewhile
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, get_args
@@ -37,7 +37,7 @@ from vidprep.formats.training.events import LoaderEvents
 from vidprep.formats.training.items import Item, padded, stacked
 from vidprep.formats.training.order import OwnOrder, SamplerOrder
 from vidprep.formats.training.with_torch import as_tensors, found_device
-from vidprep.formats.training.worker import ItemResult, Orders, Request, Reset
+from vidprep.formats.training.worker import Ahead, ItemResult, Orders, Request, Reset
 from vidprep.formats.training.worker_pool import WorkerExit, WorkerPool, free_shared_memory
 
 GIBIBYTE = 1 << 30
@@ -47,7 +47,7 @@ MIN_BATCHES = 3  # one in use by the training loop, one ready, one being made
 FREE_BATCHES = 2
 DEATHS_PER_ITEM = 3
 HORIZON = 4
-RUNS, RUN_BYTES = "runs", 8 << 20
+RUNS, RUN_BYTES, WINDOW_MAX = "runs", 1 << 20, 8192
 Collate = Literal["stack", "pad"]
 
 
@@ -121,8 +121,9 @@ class PrefetchLoader:
     Args:
         dataset: A VideoDataset, or torch's Subset of one.
         batch_size: Items of a batch.
-        shuffle: Take the items in another random order in each epoch. "runs" is an order that reads about 8 MiB that are
-            stored together at nearly the same time; with a small window it saves requests to a store behind a URL.
+        shuffle: Take the items in another random order in each epoch. "runs" is an order that reads what is stored together
+            at nearly the same time, so that many items behind a URL need one request: runs of about 1 MiB come in random
+            order, and as many items as window_bytes has room for are shuffled together.
         seed: Seed of that order.
         sampler: Iterable of item numbers, as torch's samplers are. Its `set_epoch` is called if it has one.
         drop_last: Leave out a last batch that is not full.
@@ -135,8 +136,8 @@ class PrefetchLoader:
         events: A file or named pipe that gets a line of JSON per batch; `vidprep monitor` shows it.
         device: torch device for the frames, such as "cuda"; all arrays are then tensors.
         num_workers: The same as workers, by torch's name; 0 is a thread of this process.
-        window: With shuffle="runs": how many places an item moves at most from where it would come if each run were
-            read in its own order. More is more random, and takes more requests.
+        window_bytes: With shuffle="runs": size of what is shuffled together, at most 8192 items. Of a store behind a URL, up to
+            twice as much is fetched ahead.
 
     Raises:
         SettingsError: An argument is not allowed.
@@ -159,7 +160,7 @@ class PrefetchLoader:
         events: str | os.PathLike[str] | None = None,
         device: str | None = None,
         num_workers: int | None = None,
-        window: int = 1024,
+        window_bytes: int = 32 << 20,
     ) -> None:
         self.dataset, chosen = _with_items(dataset)
         workers = _one_of(workers, num_workers)
@@ -188,10 +189,14 @@ class PrefetchLoader:
         if chosen is not None or (sampler is not None and data.world_size > 1):
             self._items = (np.arange(len(data)) if chosen is None else chosen) * data.world_size + data.rank
         self._runs: npt.NDArray[np.int64] | None = None
+        window_bytes, self._window, ahead = whole("window_bytes", window_bytes, 1), 1, Ahead()
         if shuffle == RUNS:
             numbers = np.arange(data.num_items) if self._items is None else self._items
             self._runs = data.undivided().runs(numbers, RUN_BYTES)
-        self._order = self._order_of(sampler, seed, shuffle=bool(shuffle), window=whole("window", window, 1))
+            per_byte = len(numbers) / (RUN_BYTES * (int(self._runs.max()) + 1))
+            self._window = min(math.ceil(per_byte * window_bytes), WINDOW_MAX)
+            ahead = Ahead(max(ahead.limit_bytes, window_bytes // workers), None)
+        self._order = self._order_of(sampler, seed, shuffle=bool(shuffle))
         if sampler is None and not len(self):
             raise SettingsError(
                 f"{self._order.length()} items make no full batch of {batch_size}; give a smaller batch_size"
@@ -214,10 +219,10 @@ class PrefetchLoader:
         depth = np.dtype(self.dataset.picture.stored_dtype).itemsize
         frame = int(np.max(self.dataset.sizes[:, 1:].astype(np.int64).prod(1))) * 3 * depth
         kept = self._frame_bytes * workers // frame // self.dataset.clips.num_frames
-        self._horizon = places * batch_size + min(HORIZON * kept, data.num_items)
+        self._horizon = places * batch_size + min(max(HORIZON * kept, self._window), data.num_items)
         self._whole = data.undivided()
         self._crew = WorkerPool(
-            self._whole, workers, places * self._batch_bytes, self._frame_bytes, processes=processes
+            self._whole, workers, places * self._batch_bytes, self._frame_bytes, ahead, processes=processes
         )
         self._places, self._lent = places, 0
         self._free = deque(range(places))
@@ -226,7 +231,7 @@ class PrefetchLoader:
         self._epoch, self._items_given, self._batches_given = 0, 0, 0
         self._epoch_set: int | None = None
         self._known = _Known(0, 0)
-        self._plan: Iterator[_Batch] = iter(())
+        self._plan: Iterator[list[_Batch]] = iter(())
         self._coming: deque[_Batch] = deque()
         self._planned = 0  # items that were ever planned: the position of the next
         self._deaths: dict[int, int] = {}
@@ -234,9 +239,7 @@ class PrefetchLoader:
         self._running: _Epoch | None = None
         self._process: int | None = os.getpid()
 
-    def _order_of(
-        self, sampler: Iterable[int] | None, seed: int, *, shuffle: bool, window: int
-    ) -> OwnOrder | SamplerOrder:
+    def _order_of(self, sampler: Iterable[int] | None, seed: int, *, shuffle: bool) -> OwnOrder | SamplerOrder:
         """Return the order of the items. Raises SettingsError if sampler and dataset both divide them."""
         data = self.dataset
         count = data.num_items if self._items is None else len(self._items)
@@ -247,7 +250,7 @@ class PrefetchLoader:
             return order
         divided = (data.rank, data.world_size) if self._items is None else (0, 1)
         pads = data.tail == "pad"
-        return OwnOrder(count, seed, *divided, shuffle=shuffle, pads=pads, runs=self._runs, window=window)
+        return OwnOrder(count, seed, *divided, shuffle=shuffle, pads=pads, runs=self._runs, window=self._window)
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch. Raises TypeError for a sampler without a length."""
@@ -450,9 +453,9 @@ class PrefetchLoader:
         self._free.extend(batch.place for batch in self._coming if batch.place is not None)
         self._coming.clear()
 
-    def _batches(self, epoch: int, seen: int) -> Iterator[_Batch]:
-        """Yield batches from an epoch on, of which some items are done. Own orders continue into the next epochs, so that
-        these start without waiting.
+    def _batches(self, epoch: int, seen: int) -> Iterator[list[_Batch]]:
+        """Yield batches from an epoch on, of which some items are done; those of a window together. Own orders continue into the
+        next epochs, so that these start without waiting.
         """
         count = self.dataset.num_items
         while True:
@@ -462,10 +465,16 @@ class PrefetchLoader:
             mask &= numbers < count
             numbers = numbers % count
             owners = self._owners[numbers]
+            together, begin = list[_Batch](), seen // self._order.world_size
             for number in range(self._count(len(numbers))):
                 part = slice(number * self.batch_size, (number + 1) * self.batch_size)
                 first, self._planned = self._planned, self._planned + len(numbers[part])
-                yield _Batch(epoch, first, numbers[part].tolist(), mask[part], owners[part].tolist())
+                together.append(_Batch(epoch, first, numbers[part].tolist(), mask[part], owners[part].tolist()))
+                if (begin + part.start) // self._window < (begin + part.stop) // self._window:
+                    yield together
+                    together = []
+            if together:
+                yield together
             if self._sampler is not None:
                 return
             epoch, seen = epoch + 1, 0
@@ -488,15 +497,18 @@ class PrefetchLoader:
         while self._given_back:
             self._free.append(self._given_back.popleft())
             self._lent -= 1
-        ahead: list[_Batch] = []
+        ahead = list[list[_Batch]]()
         first = self._coming[0].position if self._coming else self._planned
-        while self._planned - first < self._horizon and (batch := next(self._plan, None)) is not None:
-            ahead.append(batch)
-        self._coming.extend(ahead)
+        while self._planned - first < self._horizon and (together := next(self._plan, None)) is not None:
+            ahead.append(together)
+            self._coming.extend(together)
         now = [*islice(dropwhile(lambda each: each.place is not None, self._coming), len(self._free))]
         for batch in now:
             batch.place = self._free.popleft()
-        self._send_work(ahead, now, range(self.workers))
+        *earlier, last = ahead if self._runs is not None and ahead else [[*chain.from_iterable(ahead)]]
+        for together in earlier:
+            self._send_work(together, (), range(self.workers))
+        self._send_work(last, now, range(self.workers))
 
     def _send_work(self, ahead: Sequence[_Batch], now: Sequence[_Batch], workers: Iterable[int]) -> None:
         """Send to workers what is unfinished of these batches."""

@@ -28,16 +28,16 @@ def epoch_order(count: int, epoch: int, seed: int, *, shuffle: bool) -> Numbers:
 def run_order(runs: Numbers, epoch: int, seed: int, world_size: int, window: int) -> Numbers:
     """Return the order of an epoch that reads storage in long runs.
 
-    The runs are shuffled and dealt to the processes, each to the one that has the fewest items. A process takes its runs one after
-    another, and each item moves by less than `window` places from there. So the items of a run are read at nearly the same
-    time. When one process has no item left, what is left of others is divided.
+    The runs are shuffled and dealt to the processes, each to the one that has the fewest items. A process takes its runs one
+    after another, and shuffles the items of each window. So all items of a run are read at nearly the same time. When one process
+    has no item left, what is left of others is divided.
 
     Args:
         runs: (N,) run of each item, in the order of the items. Items of one run are stored together.
         epoch: The epoch.
         seed: Seed of the order.
         world_size: Number of processes.
-        window: Bound of how far an item moves.
+        window: How many items of a process are shuffled together.
 
     Returns:
         (N,) the items, of which process r takes every world_size-th, beginning with item r.
@@ -52,8 +52,13 @@ def run_order(runs: Numbers, epoch: int, seed: int, world_size: int, window: int
         count, rank = heapq.heappop(fewest)
         dealt[rank].append(stored[begins[run] : begins[run + 1]])
         heapq.heappush(fewest, (count + int(lengths[run]), rank))
-    own = [np.concatenate(each) if each else np.zeros(0, np.int64) for each in dealt]
-    own = [each[np.argsort(np.arange(len(each)) + window * rng.random(len(each)))] for each in own]
+    nothing = np.zeros(0, np.int64)
+    own = list[Numbers]()
+    for each in dealt:
+        items = np.concatenate([nothing, *each])
+        for first in range(0, len(items), window):
+            rng.shuffle(items[first : first + window])
+        own.append(items)
     least = min(map(len, own))
     together = np.stack([each[:least] for each in own], 1).reshape(-1)
     return np.concatenate([together, *(each[least:] for each in own)])
@@ -116,7 +121,7 @@ class OwnOrder:
         shuffle: bool,
         pads: bool,
         runs: Numbers | None = None,
-        window: int = 0,
+        window: int = 1,
     ) -> None:
         self._count, self._seed, self._shuffle, self._pads = count, seed, shuffle, pads
         self._runs, self._window = runs, window

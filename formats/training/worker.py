@@ -30,8 +30,18 @@ from vidprep.formats.training.dataset import Clip, VideoDataset
 
 FrameKey = tuple[str, int]
 KEPT_CLIPS = 4096
-FETCHED_AHEAD_BYTES = 16 << 20  # by each worker
-CLIPS_AT_ONCE = 32  # by one message
+
+
+class Ahead(NamedTuple):
+    """Bounds of what a worker lets a store behind a URL fetch before it is needed. Clips that are announced together share requests.
+
+    Attributes:
+        limit_bytes: Bound of what is fetched and not yet decoded
+        num_clips: How many clips are announced together; None for all that the loader plans together
+    """
+
+    limit_bytes: int = 16 << 20
+    num_clips: int | None = 32
 
 
 class FrameCache(BeladyCache[FrameKey, Frames]):
@@ -60,19 +70,20 @@ class FetchAhead:
 
     Args:
         store: The store.
-        limit_bytes: Bound of what is fetched and not yet decoded.
+        about: Bounds of it.
         decoded: Frames that need not be fetched.
     """
 
-    def __init__(self, store: FrameStore, limit_bytes: int, decoded: Container[FrameKey]) -> None:
-        self._store, self._limit_bytes, self._decoded = store, limit_bytes, decoded
-        self._waiting: deque[tuple[int, Clip]] = deque()
+    def __init__(self, store: FrameStore, about: Ahead, decoded: Container[FrameKey]) -> None:
+        self._store, self._about, self._decoded = store, about, decoded
+        self._waiting: deque[Sequence[tuple[int, Clip]]] = deque()
         self._asked: deque[tuple[int, int]] = deque()
         self._asked_bytes = 0
 
     def add(self, clips: Sequence[tuple[int, Clip]]) -> None:
         """Add clips with their positions, after those that were added before."""
-        self._waiting.extend(clips)
+        at_once = self._about.num_clips or len(clips)
+        self._waiting.extend(clips[first : first + at_once] for first in range(0, len(clips), max(1, at_once)))
         if self._store.keeps_read:
             uses = [ComingClip(at, clip.id, clip.numbers.tolist(), fetch=False) for at, clip in clips]
             with suppress(StoreError):  # raised when an item is made
@@ -90,12 +101,10 @@ class FetchAhead:
         """Fetch what comes next, before the clip at a position is decoded; all before it are."""
         while self._asked and self._asked[0][0] < position:
             self._asked_bytes -= self._asked.popleft()[1]
-        while self._waiting and self._waiting[0][0] < position:
-            self._waiting.popleft()
-        if self._asked_bytes > self._limit_bytes // 2:  # many at once wake fewer threads
+        if self._asked_bytes > self._about.limit_bytes // 2:  # many at once wake fewer threads
             return
-        while self._waiting and self._asked_bytes < self._limit_bytes:
-            clips = [self._coming(*self._waiting.popleft()) for _ in range(min(len(self._waiting), CLIPS_AT_ONCE))]
+        while self._waiting and self._asked_bytes < self._about.limit_bytes:
+            clips = [self._coming(*each) for each in self._waiting.popleft() if each[0] >= position]
             for clip, size in zip(clips, self._store.announce(position - 1, clips), strict=True):
                 self._asked.append((clip.position, size))
                 self._asked_bytes += size
@@ -233,13 +242,14 @@ class Worker:
     Args:
         memory: Memory shared with the loader.
         frame_bytes: Bound of the cache in bytes.
+        ahead: What is fetched ahead.
     """
 
-    def __init__(self, dataset: VideoDataset, memory: mmap.mmap, frame_bytes: int) -> None:
+    def __init__(self, dataset: VideoDataset, memory: mmap.mmap, frame_bytes: int, ahead: Ahead) -> None:
         self._dataset, self._memory = dataset, memory
         self._cache = FrameCache(frame_bytes, dataset.picture.stored_dtype)
         self._clips: dict[int, Clip] = {}  # of positions to come
-        self._ahead = FetchAhead(dataset.store, FETCHED_AHEAD_BYTES, self._cache) if dataset.store.is_remote else None
+        self._ahead = FetchAhead(dataset.store, ahead, self._cache) if dataset.store.is_remote else None
         self._scratch: Frames = np.empty((0, 0, 0, 3), dataset.picture.stored_dtype)
 
     def serve(self, inbox: Inbox, reply: Callable[[ItemResult | Reset], None]) -> None:
@@ -396,7 +406,9 @@ class _Line:
         return not self._channel.has_message()
 
 
-def serve_from_process(about: WorkerSetup, memory: int, size: int, frame_bytes: int, workers: int) -> None:
+def serve_from_process(
+    about: WorkerSetup, memory: int, size: int, frame_bytes: int, ahead: Ahead, workers: int
+) -> None:
     """Run a worker in a child process.
 
     Args:
@@ -404,6 +416,7 @@ def serve_from_process(about: WorkerSetup, memory: int, size: int, frame_bytes: 
         memory: File descriptor of the shared memory.
         size: Size of that memory in bytes.
         frame_bytes: Bound of the cache in bytes.
+        ahead: What it fetches ahead.
         workers: Number of workers of the loader.
     """
     global _is_worker
@@ -411,4 +424,4 @@ def serve_from_process(about: WorkerSetup, memory: int, size: int, frame_bytes: 
     make_requests_here(workers)
     shared, channel = mmap.mmap(memory, size), parent_channel()
     os.close(memory)
-    Worker(about.opened(), shared, frame_bytes).serve(_Line(channel), channel.send)
+    Worker(about.opened(), shared, frame_bytes, ahead).serve(_Line(channel), channel.send)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.processes import Answer, DiedError, Process
 from vidprep.formats.training.dataset import VideoDataset
-from vidprep.formats.training.worker import ItemResult, Reset, Worker, WorkerSetup, serve_from_process
+from vidprep.formats.training.worker import Ahead, ItemResult, Reset, Worker, WorkerSetup, serve_from_process
 
 SHARED_MEMORY = Path("/dev/shm")
 END_SECONDS = 5.0
@@ -56,10 +56,10 @@ class WorkerPool:
     """
 
     def __init__(
-        self, dataset: VideoDataset, workers: int, memory_bytes: int, frame_bytes: int, *, processes: bool
+        self, dataset: VideoDataset, workers: int, memory_bytes: int, frame_bytes: int, ahead: Ahead, *, processes: bool
     ) -> None:
         self.inbox: Inbox = queue.SimpleQueue()
-        self._dataset, self._frame_bytes, self._workers = dataset, frame_bytes, workers
+        self._dataset, self._frame_bytes, self._ahead, self._workers = dataset, frame_bytes, ahead, workers
         self._about = WorkerSetup.of(dataset) if processes else None
         self._file = _reserved(memory_bytes) if processes else None
         self._memory = mmap.mmap(-1 if self._file is None else self._file.fileno(), memory_bytes)
@@ -90,13 +90,13 @@ class WorkerPool:
         """Start a worker under this number. Raises OSError."""
         line = self._lines[worker] = Line()
         if self._file is None or self._about is None:
-            made = Worker(self._dataset, self._memory, self._frame_bytes)
+            made = Worker(self._dataset, self._memory, self._frame_bytes, self._ahead)
             self._start_thread(_serve, made, line, _Reply(self.inbox, worker))
             return
         memory = self._file.fileno()
         process = self._processes[worker] = Process(share=(memory, *self._about.files), environment=ONE_THREAD)
-        call = serve_from_process, self._about, memory, self._size, self._frame_bytes, self._workers
-        speaker = self._start_thread(_pass_on, line, process, call)
+        about = self._about, memory, self._size, self._frame_bytes, self._ahead, self._workers
+        speaker = self._start_thread(_pass_on, line, process, (serve_from_process, *about))
         self._start_thread(_listen, worker, process, line, speaker, self.inbox)
 
     def _start_thread(self, target: Callable[..., None], *arguments: object) -> threading.Thread:

@@ -6,6 +6,7 @@ python tests/formats/training/restarts.py STORE COUNT [SEED]        with torch a
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from vidprep.formats.training.order import run_order
 OURS = ("rank", "elastic", "runs")
 OF_TORCH = ("DistributedSampler", "DataLoader", "StatefulDataLoader")
 LEAST_STEPS, EPOCHS = 1, 2
-RUN_BYTES, WINDOW = 100_000, 20
+RUN_BYTES = 100_000
 
 
 def names(batch: Any) -> list[tuple[str, int]]:
@@ -64,7 +65,7 @@ class Process:
         else:
             options |= {"shuffle": True, "seed": 5}
         if kind == "runs":
-            options |= {"shuffle": "runs", "window": WINDOW}
+            options |= {"shuffle": "runs", "window_bytes": 2 * RUN_BYTES}
             loader_module.RUN_BYTES = RUN_BYTES
         self.sampler: Any = options.get("sampler")
         self.loader: Any
@@ -113,7 +114,8 @@ def order_of(kind: str, path: str, epoch: int, world_size: int) -> list[tuple[st
     elif kind == "runs":
         runs = dataset.runs(np.arange(len(dataset)), RUN_BYTES)
         assert runs.max() > 3
-        order = run_order(runs, epoch, 5, world_size, WINDOW).tolist()
+        window = math.ceil(2 * len(dataset) / (runs.max() + 1))
+        order = run_order(runs, epoch, 5, world_size, window).tolist()
     else:
         order = np.random.default_rng((5, epoch)).permutation(len(dataset)).tolist()
     return [(id_, int(numbers[0])) for id_, numbers in map(dataset.locate, order)]

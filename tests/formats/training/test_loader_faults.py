@@ -93,7 +93,7 @@ class AbsentStore(VideoStore):
 
 @pytest.mark.long
 def test_messages_for_a_killed_worker_reach_no_other(store_of, monkeypatch):
-    closed_early = []
+    closed_early, killed = [], 0
 
     class Slow(processes_module.Channel):
         """Between asking for the descriptor and writing to it another thread runs."""
@@ -108,8 +108,8 @@ def test_messages_for_a_killed_worker_reach_no_other(store_of, monkeypatch):
         for number, _ in enumerate(loader):
             if number % 5 == 1 and (alive := children()):
                 random.Random(number).choice(alive).kill()
-    assert len(closed_early) > 20
-    assert not any(closed_early)
+                killed += 1
+    assert killed > 2 and closed_early and not any(closed_early)
 
 
 @pytest.mark.long

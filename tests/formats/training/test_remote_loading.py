@@ -19,7 +19,7 @@ from tests.web import Web, web_of
 from vidprep.formats import PrefetchLoader, VideoDataset, open_store
 from vidprep.formats.stores import ComingClip
 from vidprep.formats.training.dataset import Clip
-from vidprep.formats.training.worker import CLIPS_AT_ONCE, FetchAhead
+from vidprep.formats.training.worker import Ahead, FetchAhead
 
 KINDS = ("h264", "shards", "burst", "gulp", "webdataset", "tensor")
 
@@ -71,7 +71,7 @@ def test_runs_take_far_fewer_requests(web: Web, store_of: Callable[[str], Path],
     counts = {}
     for shuffle in (True, "runs"):
         before, seen = len(web.requests()), list[tuple[str, int]]()
-        with PrefetchLoader(dataset, 4, shuffle=shuffle, workers=1, processes=False, window=16) as loader:
+        with PrefetchLoader(dataset, 4, shuffle=shuffle, workers=1, processes=False) as loader:
             for batch in loader:
                 seen += [(id_, int(numbers[0])) for id_, numbers in zip(batch["id"], batch["indexes"], strict=True)]
         assert len(seen) == len(set(seen)) == len(dataset)
@@ -82,9 +82,11 @@ def test_runs_take_far_fewer_requests(web: Web, store_of: Callable[[str], Path],
 RANK = """
 import json, os, sys
 from vidprep.formats import PrefetchLoader, VideoDataset
+from vidprep.formats.training import loader as loader_module
+loader_module.RUN_BYTES = 10_000
 url, rank, world_size, shuffle, path = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
 dataset = VideoDataset(url, 2, rank=rank, world_size=world_size, tail="pad")
-loader = PrefetchLoader(dataset, 3, shuffle="runs" if shuffle == "runs" else True, workers=1, window=30)
+loader = PrefetchLoader(dataset, 3, shuffle="runs" if shuffle == "runs" else True, workers=1, window_bytes=30_000)
 start = 0
 if os.path.exists(path) and (lines := open(path).read().splitlines()):
     state = json.loads(lines[-1])["state"]
@@ -161,10 +163,10 @@ def test_the_bound_of_what_is_fetched_ahead_holds_when_little_is_needed() -> Non
             return sizes
 
     decoded = {("v", number) for number in range(1000)}
-    ahead = FetchAhead(Store(), 16 << 20, decoded)  # type: ignore[arg-type]
+    ahead = FetchAhead(Store(), Ahead(), decoded)  # type: ignore[arg-type]
     ahead.add([(at, Clip("v", np.array([at]), None)) for at in range(20_000)])
     for position in range(3000):
         before = sum(asked)
         ahead.advance(position)
-        assert sum(asked) - before <= (16 << 20) + CLIPS_AT_ONCE * 100_000
+        assert sum(asked) - before <= Ahead().limit_bytes + Ahead().num_clips * 100_000
     assert sum(asked) > 2000 * 100_000
