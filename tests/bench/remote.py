@@ -11,7 +11,6 @@ Requests and bytes are those of the server's log.
 from __future__ import annotations
 
 import csv
-import io
 import os
 import random
 import shutil
@@ -21,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -235,37 +235,54 @@ def frames_of(source: Any, rng: random.Random) -> torch.Tensor:
     return torch.nn.functional.interpolate(frames, SIZE, mode="bilinear", antialias=True)
 
 
-class OfFsspec(Dataset[torch.Tensor]):
-    def __init__(self, url: str, names: list[str]) -> None:
-        self.url, self.names = url, names
+class OfFiles(Dataset[torch.Tensor]):
+    """Videos that are read whole, those of a batch at the same time: faster here than by parts, which takes two requests for each."""
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, number: int) -> torch.Tensor:
-        import fsspec
-
-        with fsspec.open(f"{self.url}/{self.names[number]}").open() as file:
-            return frames_of(file, random.Random(number))
-
-
-class OfLance(Dataset[torch.Tensor]):
-    """A table with a blob column of videos."""
-
-    def __init__(self, url: str, options: dict[str, str], count: int) -> None:
-        self.url, self.options, self.count = url, options, count
-        self.opened: Any = None
+    def __init__(self, count: int) -> None:
+        self.count = count
 
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, number: int) -> torch.Tensor:
+    def read(self, number: int) -> bytes:
+        raise NotImplementedError
+
+    def __getitems__(self, numbers: list[int]) -> list[torch.Tensor]:
+        with ThreadPoolExecutor(len(numbers)) as pool:
+            return [frames_of(data, random.Random(data[-8:])) for data in pool.map(self.read, numbers)]
+
+
+class OfFsspec(OfFiles):
+    def __init__(self, url: str, names: list[str]) -> None:
+        super().__init__(len(names))
+        self.url, self.names = url, names
+
+    def read(self, number: int) -> bytes:
+        import fsspec
+
+        found: bytes = fsspec.filesystem("http").cat_file(f"{self.url}/{self.names[number]}")
+        return found
+
+
+class OfLance(OfFiles):
+    """A table with a blob column of videos."""
+
+    def __init__(self, url: str, options: dict[str, str], count: int) -> None:
+        super().__init__(count)
+        self.url, self.options = url, options
+        self.opened: Any = None
+
+    def __getitems__(self, numbers: list[int]) -> list[torch.Tensor]:
         if self.opened is None:
             import lance
 
             self.opened = lance.dataset(self.url, storage_options=self.options)
+        return super().__getitems__(numbers)
+
+    def read(self, number: int) -> bytes:
         (blob,) = self.opened.take_blobs("video", indices=[number])
-        return frames_of(io.BufferedReader(blob, 1 << 16), random.Random(number))
+        found: bytes = blob.readall()
+        return found
 
 
 class OfWebdataset(IterableDataset[torch.Tensor]):
@@ -284,9 +301,14 @@ class OfLitdata(IterableDataset[torch.Tensor]):
     def __init__(self, url: str, options: dict[str, Any], cache: str) -> None:
         from litdata import StreamingDataset
 
-        self.data = StreamingDataset(url, cache_dir=cache, storage_options=options, shuffle=True, max_cache_size="1GB")
+        self.data = StreamingDataset(
+            url, cache_dir=cache, storage_options=options, shuffle=True, max_cache_size="64MB"
+        )  # less than the data
 
     def __iter__(self) -> Iterator[torch.Tensor]:
+        from litdata.streaming import downloader
+
+        downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # it has no option for this
         for number, sample in enumerate(self.data):
             yield frames_of(sample["video"], random.Random(number))
 
@@ -308,7 +330,7 @@ def make_others(work: Path, names: list[str]) -> None:
         from litdata import optimize
 
         paths = [str(work / "files5" / name) for name in names]
-        optimize(as_sample, paths, str(bucket / "litdata"), chunk_bytes="16MB", num_workers=1)
+        optimize(as_sample, paths, str(bucket / "litdata"), chunk_bytes="4MB", num_workers=1)
     if not (work / "wds").exists():
         vidprep("pack", work / "shards5", work / "wds", "--to", "shards", "--shards", 16)
 
@@ -330,28 +352,36 @@ def others(work: Path) -> None:
             return lambda: loader
 
         store = open_store(f"{http}/shards5", cache_dir=Path(cache, "ours"))
-        own = PrefetchLoader(
-            VideoDataset(store, FRAMES, step=FRAMES, size=SIZE), 8, shuffle=True, workers=WORKERS, cache_bytes=128 << 20
-        )
+        data = VideoDataset(store, FRAMES, step=FRAMES, size=SIZE)
+        items = PrefetchLoader(data, 8, shuffle=True, workers=WORKERS, cache_bytes=128 << 20)
+        runs = PrefetchLoader(data, 8, shuffle="runs", workers=WORKERS, cache_bytes=128 << 20)
         tools: dict[str, Callable[[], Iterable[Any]]] = {
-            "vidprep, shards": lambda: own,
+            "vidprep, shards": lambda: items,
+            "vidprep, shards by runs": lambda: runs,
             "Lance, blobs": of_torch(OfLance("s3://bucket/videos.lance", options, len(names)), shuffle=True),
             "torchcodec on fsspec": of_torch(OfFsspec(f"{http}/files5", names), shuffle=True),
             "webdataset, streamed": of_torch(OfWebdataset(urls), shuffle=False),
-            "litdata": of_torch(OfLitdata("s3://bucket/litdata", boto, str(Path(cache, "lit"))), shuffle=False),
+            "litdata, first epoch": of_torch(
+                OfLitdata("s3://bucket/litdata", boto, str(Path(cache, "lit"))), shuffle=False
+            ),
         }
         print(f"{'tool':24}{'sequences/s':>12}{'kB a sequence':>15}{'requests':>10}")
         for name, begin in tools.items():
             try:
-                timed(begin())
                 sent.since()
-                speed, count, _ = timed(begin())
+                speed, count, first = timed(begin())
+                if "first" in name:  # what it has fetched stays; with a cache smaller than the data it failed
+                    speed = count / (count / speed - first)
+                else:
+                    sent.since()
+                    speed, count, _ = timed(begin())
                 requests, size = sent.since()
             except Exception as error:  # noqa: BLE001 (of other people)
                 print(f"{name:24}  failed: {type(error).__name__}: {str(error)[:200]}")
                 continue
             print(f"{name:24}{speed:>12.0f}{size / count / 1e3:>15.0f}{requests / count:>10.2f}")
-        own.close()
+            if isinstance(loader := begin(), PrefetchLoader):
+                loader.close()
 
 
 if __name__ == "__main__":

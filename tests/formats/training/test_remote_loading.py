@@ -6,8 +6,10 @@ import json
 import random
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +150,56 @@ def test_random_sequences_of_every_format_are_equal_whatever_the_server_does(
         id_ = ids[int(rng.integers(len(ids)))]
         first = int(rng.integers(len(here[id_]) - 8))
         assert np.array_equal(here[id_].frames(range(first, first + 8)), there[id_].frames(range(first, first + 8)))
+
+
+TEN_THOUSAND = """
+import sys
+import threading
+import numpy as np
+from torch.utils.data import DataLoader
+from vidprep.formats import VideoDataset
+
+if __name__ == "__main__":
+    here, there = VideoDataset(sys.argv[1], 8), VideoDataset(sys.argv[2], 8)
+    known = {}
+    for method in ("fork", "spawn"):
+        items = np.random.default_rng(1).integers(len(here), size=10_000).tolist()
+        loader = DataLoader(there, 32, sampler=items, num_workers=4, multiprocessing_context=method)
+        seen = 0
+        for batch in loader:
+            for item, frames in zip(items[seen:], batch["frames"].numpy()):
+                if item not in known:
+                    known[item] = here[item]["frames"]
+                assert np.array_equal(frames, known[item]), item
+                seen += 1
+        print(method, seen, "equal")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_ten_thousand_sequences_of_every_format_are_equal(
+    kind: str, web: Web, store_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """While one request in 12 is refused, cut off or not answered, and all answers of each second second are 0.2 s late."""
+    script, over = tmp_path / "loads.py", threading.Event()
+    script.write_text(TEN_THOUSAND)
+
+    def weather() -> None:
+        for number in count():
+            web.behave(every=12, delay=0.2 * (number % 2))
+            if over.wait(1.0):
+                return
+
+    thread = threading.Thread(target=weather)
+    thread.start()
+    try:
+        said = with_peers(script, store_of(kind), f"{web.url}/{kind}", needs=["torch"])
+    finally:
+        over.set()
+        thread.join()
+    assert said.split("\n") == ["fork 10000 equal", "spawn 10000 equal", ""]
+    assert {"ok", "r", "c", "d"} == {each[3] for each in web.requests()}
 
 
 def test_the_bound_of_what_is_fetched_ahead_holds_when_little_is_needed() -> None:
