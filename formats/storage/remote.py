@@ -154,6 +154,10 @@ class ObjectStorage:
         except FileNotFoundError:
             return {}
 
+    def sizes(self) -> dict[str, int]:
+        """Return the size in bytes of each file below the folder."""
+        return {name: file.size_bytes for name, file in self.files().items()}
+
     def refresh(self, wanted: Callable[[str], bool], named: Callable[[str], bool] = lambda _name: False) -> None:
         self._listed = self.files()
         there = {name: file for name, file in self._listed.items() if wanted(name) or named(name)}

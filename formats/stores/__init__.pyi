@@ -31,5 +31,6 @@ from .registry import (
     layout_of as layout_of,
     open_store as open_store,
 )
+from .remote_files import RemoteFiles as RemoteFiles
 from .shards import PARTS_MAX as PARTS_MAX, ShardWriter as ShardWriter, StoreLayout as StoreLayout
 from .webdataset import TarLayout as TarLayout, TarStore as TarStore, sample_key as sample_key, tar_member as tar_member

@@ -249,6 +249,11 @@ def _bytes_of(folder: Path) -> int:
     return total
 
 
+def copied_in(version: Path) -> list[str]:
+    """Return the names of the files of a version."""
+    return list(_copies(version))
+
+
 def _copies(version: Path) -> dict[str, tuple[int, int, str]]:
     """Return size, CRC-32 and tag of each copy; empty if that is not known."""
     with suppress(OSError, ValueError):

@@ -26,7 +26,7 @@ from vidprep.formats.storage import (
     use_server,
 )
 from vidprep.formats.stores.data_files import Handles
-from vidprep.formats.stores.fetched import FetchedFolder, InUse, default_cache_dir as default_cache_dir
+from vidprep.formats.stores.fetched import FetchedFolder, InUse, copied_in, default_cache_dir as default_cache_dir
 
 BUFFER_BYTES = 1 << 18
 COPIES, DATA = "copies", "data"  # what a connection reads
@@ -142,15 +142,24 @@ class RemoteFiles:
     def place(self, name: str) -> str:
         return self._range_place.shown(name)
 
+    def copied(self) -> list[str]:
+        """Return the names of the copies."""
+        return copied_in(self.folder)
+
     def size(self, name: str) -> int:
         if name not in self._sizes:
-            about = self._with(lambda connection: connection.stat(name))
-            if about is None:
+            size = self.size_if_there(name)
+            if size is None:
                 raise StoreError(
                     "is not there; a newer run may have replaced it, so open the store again", path=self.place(name)
                 )
-            self._sizes[name] = about.size_bytes
+            self._sizes[name] = size
         return self._sizes[name]
+
+    def size_if_there(self, name: str) -> int | None:
+        """Return the size of a file in bytes; None if it does not exist. Raises StoreError."""
+        about = self._with(lambda connection: connection.stat(name))
+        return None if about is None else about.size_bytes
 
     def read(self, name: str, runs: Sequence[Run], buffers: Sequence[memoryview] | None = None) -> list[memoryview]:
         return self._with(lambda connection: connection.read(name, runs, buffers))

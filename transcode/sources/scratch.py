@@ -26,6 +26,7 @@ from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.search import SourceSearch
 from vidprep.transcode.sources.tables import READERS, VIDEO_EXTENSIONS
 from vidprep.transcode.sources.unit import Unit
+from vidprep.transcode.sources.web_store import WebStore
 
 
 class RemoteFiles:
@@ -180,6 +181,11 @@ def scratch_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@lru_cache(maxsize=4)
+def _remote_store(url: str) -> ObjectStorage | WebStore:
+    return WebStore(url) if url.startswith(("http://", "https://")) else ObjectStorage(url)
+
+
 @contextmanager
 def as_folder(place: Path | str) -> Iterator[Path]:
     """Return the folder itself; of a URL a folder under TMPDIR with copies of its manifest, index and state. Videos and shards
@@ -193,8 +199,9 @@ def as_folder(place: Path | str) -> Iterator[Path]:
     if isinstance(place, Path):
         yield place
         return
-    there = ObjectStorage(place)
-    files = {name: file.size_bytes for name, file in there.files().items() if not LEASE.fullmatch(name)}
+    _remote_store.cache_clear()  # the store as it is now
+    there = _remote_store(place)
+    files = {name: size for name, size in there.sizes().items() if not LEASE.fullmatch(name)}
     if not files:
         raise StoreError("nothing is there; give the destination of a run", path=place)
     copied = {name for name in files if name.startswith(STATE_DIR) or PurePosixPath(name).suffix in SMALL_SUFFIXES}
@@ -236,13 +243,13 @@ def present(url: str, folder: Path, name: str, offset: int, size: int) -> Iterat
         return
     size = min(size, path.stat().st_size - offset)
     try:
-        _fill(remote_folder(url), path, name, offset, size)
+        _fill(_remote_store(url), path, name, offset, size)
         yield
     finally:
         _empty(path, offset, size)
 
 
-def _fill(there: ObjectStorage, path: Path, name: str, offset: int, size: int) -> None:
+def _fill(there: ObjectStorage | WebStore, path: Path, name: str, offset: int, size: int) -> None:
     """Write part of a file behind a URL into a local one of the same size, whose time does not change."""
     before = path.stat()
     with path.open("r+b") as file:
