@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tests.helpers import transcode
 from tests.web import Web, web_of
 from vidprep.formats import PrefetchLoader, VideoDataset, open_store
 from vidprep.formats.errors import SettingsError, StoreError
-from vidprep.formats.stores import FrameStore
+from vidprep.formats.stores import FrameStore, VideoStore
 
 KINDS = ("h264", "h264 own times", "shards", "deep", "burst", "burst shards", "tensor", "gulp", "webdataset")
 
@@ -313,6 +314,80 @@ print(len(servers), servers[0].num_threads() < 40)
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "1 True\n" and not ran.stderr, (ran.stdout, ran.stderr)
+
+
+@pytest.mark.parametrize("form", ["files", "shards"])
+def test_audio_and_whole_files_are_read(form: str, web: Web, cache: Path, tmp_path: Path, cli: Any) -> None:
+    (tmp_path / "src").mkdir()
+    for name in "ab":
+        sound = ("-f", "lavfi", "-i", "sine=frequency=440:duration=2", "-c:a", "aac")
+        picture = ("-f", "lavfi", "-i", "testsrc=size=96x64:rate=25:duration=2")
+        cli.run(*picture, *sound, "-shortest", tmp_path / "src" / f"{name}.mp4")
+    folder = tmp_path / "served" / "heard"
+    assert transcode(tmp_path / "src", folder, "--gop", 5, "--audio", "copy", "--format", form).code == 0
+    here, there = open_store(folder), open_store(f"{web.url}/heard", cache_dir=cache)
+    assert isinstance(here, VideoStore) and isinstance(there, VideoStore)
+    web.behave(every=7)
+    for id_ in "ab":
+        for span in ((0.5, 1.5), (0.0, 0.3), (1.7, 2.0)):
+            assert np.array_equal(here[id_].samples(*span), there[id_].samples(*span))
+        with here.open_file(id_) as one, there.open_file(id_) as other:
+            assert one.read() == other.read()
+            assert one.seek(-100, os.SEEK_END) == other.seek(-100, os.SEEK_END) and one.read() == other.read()
+
+
+def test_stores_behind_urls_and_in_folders_are_joined(
+    served: Callable[[str], tuple[Path, str]], cache: Path, tmp_path: Path
+) -> None:
+    folder, url = served("h264")
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    here = VideoDataset({"a": folder, "b": other}, 4)
+    there = VideoDataset({"a": open_store(url, cache_dir=cache), "b": other}, 4)
+    assert len(here) == len(there) > 0
+    with PrefetchLoader(there, 3, shuffle=True, seed=1) as loader, PrefetchLoader(here, 3, shuffle=True, seed=1) as due:
+        for one, same in zip(loader, due, strict=True):
+            assert one["id"] == same["id"] and np.array_equal(one["frames"], same["frames"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_is_a_url(kind: str, cache: Path, store_of: Callable[[str], Path]) -> None:
+    memory, folder = pytest.importorskip("fsspec").filesystem("memory"), store_of(kind)
+    memory.put(str(folder), f"/read/{kind}", recursive=True)
+    here, there = open_store(folder), open_store(f"memory://read/{kind}", cache_dir=cache)
+    for id_, numbers in random_sequences(here, 10):
+        assert np.array_equal(here[id_].frames(numbers), there[id_].frames(numbers))
+    with PrefetchLoader(VideoDataset(there, 4), 3, processes=False) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == len(VideoDataset(here, 4))
+    memory.rm(f"/read/{kind}", recursive=True)
+    with pytest.raises(StoreError, match="memory://"):
+        open_store(f"memory://read/{kind}", cache_dir=cache)
+
+
+FULL = """
+import sys
+import numpy as np
+from vidprep.formats import open_store
+here = open_store(sys.argv[1])
+there = open_store(sys.argv[2], cache_dir=sys.argv[3], cache_dir_bytes=1 << 30)
+for id_ in [*here.ids] * 2:
+    assert np.array_equal(here[id_].frames(), there[id_].frames())
+print("equal")
+"""
+
+
+@pytest.mark.long
+def test_a_full_disk_keeps_less_and_reads_all(served: Callable[[str], tuple[Path, str]], tmp_path: Path) -> None:
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("mount namespaces need root")
+    folder, url = served("tensor")
+    (tmp_path / "small").mkdir()
+    mount = f'mount -t tmpfs -o size=600k none {tmp_path / "small"} && exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", mount, "sh", sys.executable, "-c", FULL]
+    ran = subprocess.run(
+        [*command, str(folder), url, str(tmp_path / "small")], capture_output=True, text=True, timeout=60
+    )
+    assert ran.stdout == "equal\n", ran.stderr
 
 
 def test_a_cache_folder_that_vanishes_is_no_error(
