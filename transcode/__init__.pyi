@@ -1,3 +1,4 @@
+from .audit import AuditReport as AuditReport
 from .check import Finding as Finding, Indexed as Indexed, ValidationReport as ValidationReport
 from .choose import Tuned as Tuned
 from .cli.bench import bench as bench

@@ -6,6 +6,7 @@ from .other_readers import (
     Loader as Loader,
     RgbArray as RgbArray,
     StreamLoader as StreamLoader,
+    installed as installed,
 )
 from .results import VALIDATION_NAME as VALIDATION_NAME, read_results as read_results
 from .storage_trial import Finding as Finding

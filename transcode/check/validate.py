@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -105,6 +106,10 @@ class ValidationReport:
     seeks: dict[str, Seeks] = field(default_factory=dict)
     unwritten: str | None = None
     not_indexed: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {"format": "vidprep validation 1", **asdict(self)}
 
     def add(self, done: UnitResult) -> None:
         """Add the result of one video."""

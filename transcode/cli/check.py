@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -14,15 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import click
 
-from vidprep.formats.errors import MissingError, SettingsError, StoreError, count_of, printable
+from vidprep.formats.errors import MissingError, SettingsError, StoreError, count_of, for_json, printable
 from vidprep.formats.manifest import NOTES, ManifestRow, manifest_paths, manifest_rows
 from vidprep.formats.option import Option, options_of
 from vidprep.formats.storage import ArrowStream, check_writable
 from vidprep.transcode.cli.command import Command, FolderOrUrl, LocalPath, Viewer, command_of
 from vidprep.transcode.destination import made_by_run
 from vidprep.transcode.settings import SourceKeywords, SourceOptions, typed
+from vidprep.transcode.sources import STATE_DIR
 
 if TYPE_CHECKING:
+    from vidprep.transcode.audit import AuditReport
     from vidprep.transcode.check import Finding, Indexed, ValidationReport
     from vidprep.transcode.pages import ReportFiles
 
@@ -150,26 +153,35 @@ def validate(
     ] = None,
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     out: Annotated[
-        str | Path | None, Option("Also write validation.parquet to FOLDER.", "FOLDER", path="folder")
+        str | Path | None,
+        Option(
+            "Also write validation.parquet to FOLDER; of a dataset of others, findings.parquet and report.html.",
+            "FOLDER",
+            path="folder",
+        ),
     ] = None,
     progress: bool = False,
     on_fault: Callable[[str], object] | None = None,
     **which: Unpack[SourceKeywords],
-) -> ValidationReport:
-    """Check a finished destination from its bytes and, with `source`, against the videos that it was made from.
+) -> ValidationReport | AuditReport:
+    """Check a finished destination from its bytes and, with `source`, against the videos that it was made from; or a dataset that
+    vidprep did not make: of LeRobot, webdataset's tars, a videofolder, a table of videos, or a folder of videos.
+
+    Every video of such a dataset is read to its end, and compared with what the dataset declares: frames, times and rows of each episode.
+    Nothing is written to it.
 
     Give the keywords that chose the sources of the run (`include`, `limit`, ...) here too; with those that leave some
     sources out, only the outputs of the others are checked.
 
     Args:
-        destination: An output folder of `transcode` or `burst`. Of a URL, one video at a time is fetched to TMPDIR, and nothing is written
-            to the URL.
+        destination: An output folder of `transcode` or `burst`, or a dataset of others. Of a URL, one video at a time is fetched to
+            TMPDIR, and nothing is written to the URL.
         source: The folder, file or table that the run took. Must be given by its name.
         progress: Show a progress bar on stderr.
-        on_fault: Called with the text of each fault when it is found.
+        on_fault: Called with the text of each fault, or warning, when it is found.
 
     Returns:
-        ValidationReport, whose `faults` lists every fault.
+        ValidationReport, whose `faults` lists every fault; of a dataset of others an AuditReport, which has warnings, too.
 
     Raises:
         StoreError, ManifestError: `destination` is no destination of a run, or cannot be read.
@@ -190,6 +202,12 @@ def validate(
     if source is None and which:
         keywords: dict[str, Any] = dict([*which.items()][:1])
         raise SettingsError(f"<{min(keywords)}> chooses sources; give them too", **keywords)
+    if source is None and isinstance(place, Path) and _is_of_others(place):
+        if vmaf or seek_check or ffmpeg is not None:
+            raise SettingsError(
+                f"{place}: was not made by vidprep; <vmaf>, <seek_check> and <ffmpeg> are for what it made"
+            )
+        return _audited(place, sample, jobs or default_jobs(), out, progress=progress, on_fault=on_fault)
     options = ValidateOptions(sample, cross_check, vmaf, seek_check or 0, ffmpeg)
     with as_folder(place) as folder, bar(is_shown=progress) as shown:
         if isinstance(source, str | Path) and made_by_run(Path(source)) and not made_by_run(folder):
@@ -218,26 +236,82 @@ def validate(
         return report
 
 
-@command_of(validate, click.argument("paths", metavar="[SRC] DST", type=FolderOrUrl(), nargs=-1, required=True))
-def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, **given: Any) -> None:
+def _is_of_others(place: Path) -> bool:
+    """Return whether a place exists that no run and no `pack` has made."""
+    return place.exists() and not (place / STATE_DIR).exists() and not (place.is_dir() and manifest_paths(place))
+
+
+def _audited(
+    place: Path,
+    sample: int | None,
+    jobs: int,
+    out: str | Path | None,
+    *,
+    progress: bool,
+    on_fault: Callable[[str], object] | None,
+) -> AuditReport:
+    """Check a dataset that vidprep did not make. Raises as `validate` does."""
+    from datetime import datetime
+
+    from vidprep.transcode.audit import audit_dataset
+    from vidprep.transcode.run import bar
+
+    with bar(is_shown=progress) as shown:
+        report = audit_dataset(
+            place,
+            sample=sample,
+            jobs=jobs,
+            on_finding=lambda finding: on_fault(finding.line) if on_fault is not None else None,
+            on_start=shown.reset,
+            on_video=shown.update,
+        )
+    if out is not None:
+        try:
+            from vidprep.transcode.pages import write_audit
+        except ModuleNotFoundError as error:
+            raise MissingError(f"a page needs {error.name}: pip install 'vidprep[report]'") from error
+        write_audit(report, str(place), f"{datetime.now():%Y-%m-%d %H:%M}", Path(out))
+    return report
+
+
+@command_of(
+    validate,
+    click.argument("paths", metavar="[SRC] DST", type=FolderOrUrl(), nargs=-1, required=True),
+    flags=[click.option("--json", "as_json", is_flag=True, help="Write one JSON object to stdout instead of lines.")],
+)
+def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, as_json: bool = False, **given: Any) -> None:
     """Check a finished destination again, from its bytes: checksums, layout, keyframes, times, every frame decoded.
+    Or check a dataset that vidprep did not make: does it hold what it declares?
 
     With SRC (and the same --include, --limit and so on as the run), every source must have a row, and the frames are
     made again from the sources, compared and scored. Each fault is a line on stdout, with file and offset;
     measurements go to DST/validation.parquet. To continue an interrupted check, run the same command again. Of a DST
     behind a URL, one video at a time is fetched to TMPDIR, and nothing is written to the URL.
 
+    A dataset of others is recognised by its files: LeRobot 2.0 to 3.0, tars of webdataset, a videofolder of Hugging
+    Face, a table, or a folder of videos. Every video is read to its end. Lines that begin with `warning: ` are no
+    faults. Nothing is written to the dataset; --out gets findings.parquet and a page.
+
     \b
     Exit codes: 0 no fault, 1 faults, 2 wrong usage, 130 interrupted.
     """
+    from vidprep.transcode.audit import AuditReport, summary_lines
+
     if len(paths) > 2:
         raise SettingsError("give a destination, or its sources and the destination")
     *sources, destination = paths
     source = sources[0] if sources else None
-    report = validate(
-        destination, source=source, progress=not quiet, on_fault=lambda text: click.echo(printable(text)), **given
-    )
+    tell = None if as_json else lambda text: click.echo(printable(text))
+    report = validate(destination, source=source, progress=not quiet, on_fault=tell, **given)
     say = partial(click.echo, err=True)
+    if as_json:
+        click.echo(json.dumps(for_json(report.as_json()), ensure_ascii=False))
+    if isinstance(report, AuditReport):
+        for line in summary_lines(report):
+            say(f"vidprep: {printable(line)}")
+        counts = count_of(len(report.faults), "fault"), count_of(report.num_warnings, "warning")
+        say(f"vidprep: {count_of(report.checked, 'video')} read, {', '.join(counts)}")
+        sys.exit(1 if report.faults else 0)
     for name, seeks in report.seeks.items():
         unread = f"; {seeks.unread} videos it does not read ({printable(seeks.reason or '')})" if seeks.unread else ""
         say(f"vidprep: {name}: {count_of(seeks.tried, 'seek')}, {seeks.wrong} to a wrong picture{unread}")

@@ -263,7 +263,7 @@ def _grouped(texts: Iterable[tuple[str, str | None]]) -> list[dict[str, Any]]:
 def kind_of(text: str) -> str:
     """Return a text without its numbers: `N frames had no timestamp`, for one frame too."""
     numbered = re.sub(r"(?<![\w.])\d[\d.,]*(?!\w)", "N", re.split(r"[:;(]", text)[0].strip())
-    return re.sub(r"\bN ([a-z]{3,}?)s?\b", r"N \1s", numbered)
+    return re.sub(r"\bN ((?:[a-z]+ed )?[a-z]{3,}?)s?\b", r"N \1s", numbered)
 
 
 def _validation(path: Path) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from .table_rows import (
 )
 from .tables import (
     KEYS as KEYS,
+    READERS as READERS,
     VIDEO_EXTENSIONS as VIDEO_EXTENSIONS,
     SourceTable as SourceTable,
     TableRow as TableRow,

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import DiskFullError, ReadError, SourceError, StorageError, StoreError, VidprepError
 from vidprep.formats.model import SourceState
@@ -26,7 +27,9 @@ from vidprep.transcode.sources.outputs import STATE_DIR
 from vidprep.transcode.sources.search import SourceSearch
 from vidprep.transcode.sources.tables import READERS, VIDEO_EXTENSIONS
 from vidprep.transcode.sources.unit import Unit
-from vidprep.transcode.sources.web_store import WebStore
+
+if TYPE_CHECKING:
+    from vidprep.transcode.sources.web_store import WebStore
 
 
 class RemoteFiles:
@@ -183,7 +186,11 @@ def scratch_folder() -> Iterator[Path]:
 
 @lru_cache(maxsize=4)
 def _remote_store(url: str) -> ObjectStorage | WebStore:
-    return WebStore(url) if url.startswith(("http://", "https://")) else ObjectStorage(url)
+    if not url.startswith(("http://", "https://")):
+        return ObjectStorage(url)
+    from vidprep.transcode.sources.web_store import WebStore  # pyarrow and NumPy, which workers do not need
+
+    return WebStore(url)
 
 
 @contextmanager

@@ -106,7 +106,6 @@ def test_options_stand_under_headings():
             ("validate", "{ready}", "{src}"),
             "{src}: was not made by vidprep, and {ready} was; did you swap SRC and DST?",
         ),
-        (("validate", "{src}"), "{src}: was not made by vidprep; give the destination of a run"),
         (("validate", "{src}/nope"), "{src}/nope: does not exist; give the destination of a run"),
         (("report", "{src}/nope"), "{src}/nope: does not exist; give the destination of a run"),
         (("compact", "{src}/c00.mp4"), "{src}/c00.mp4: is a file; give the destination of a run"),

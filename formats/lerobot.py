@@ -1,0 +1,270 @@
+"""LeRobot datasets: which episodes they declare, and where the rows and videos of each are. Versions 2.1 and 3.0.
+
+v3.0    meta/info.json, meta/tasks.parquet, meta/episodes/*/*.parquet (a row for each episode, with the part of each shared video that it
+        takes), data/*/*.parquet, videos/CAMERA/*/*.mp4
+v2.1    meta/info.json, meta/tasks.jsonl, meta/episodes.jsonl, and a parquet file and a video per camera for each episode
+
+Names and templates come from files of others, so each path is checked to stay in the dataset.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.storage import read_json
+
+INFO_NAME = "meta/info.json"
+VERSIONS = ("v2.0", "v2.1", "v3.0")
+OLD_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
+OLD_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+CHUNK = 1000
+TEMPLATE_FIELD = re.compile(r"\{(\w+)(?::0?(\d*)d)?\}")
+LINE_BYTES_MAX = 1 << 20
+ROW_COLUMNS = ("episode_index", "frame_index", "timestamp", "index", "task_index")
+STATES = ("observation.state", "action")
+
+
+@dataclass(frozen=True, slots=True)
+class VideoPart:
+    """The part of a video file that shows an episode.
+
+    Attributes:
+        path: The file, relative to the dataset
+        start: Start in seconds
+        end: End in seconds
+    """
+
+    path: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """An episode, as the metadata declares it.
+
+    Attributes:
+        number: Its number
+        length: Number of rows, and of frames of each camera
+        first: Number of its first row in the dataset; None in version 2
+        last: Number of the row after its last one; None in version 2
+        data: File of its rows, relative to the dataset
+        videos: Its part of the videos, by camera
+    """
+
+    number: int
+    length: int
+    first: int | None
+    last: int | None
+    data: str
+    videos: dict[str, VideoPart]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRows:
+    """Rows of an episode.
+
+    Attributes:
+        times: (L,) timestamps in seconds from the start of the episode
+        frame_indexes: (L,) number of each row in the episode
+        indexes: (L,) number of each row in the dataset
+        tasks: (L,) number of the task of each row
+    """
+
+    times: npt.NDArray[np.float64]
+    frame_indexes: npt.NDArray[np.int64]
+    indexes: npt.NDArray[np.int64]
+    tasks: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LeRobotDataset:
+    """The metadata of a dataset.
+
+    Attributes:
+        root: The folder
+        version: v2.0, v2.1 or v3.0
+        rate: Rows and frames per second
+        features: Type and shape of each column, by name
+        episodes: The episodes, by number
+        num_episodes: How many info.json declares
+        num_rows: How many rows info.json declares
+        num_tasks: How many tasks are listed
+    """
+
+    root: Path
+    version: str
+    rate: float
+    features: dict[str, dict[str, Any]]
+    episodes: list[Episode]
+    num_episodes: int
+    num_rows: int
+    num_tasks: int
+
+    @property
+    def cameras(self) -> list[str]:
+        """Names of the columns that are videos."""
+        return [name for name, about in self.features.items() if about.get("dtype") == "video"]
+
+    @classmethod
+    def read(cls, root: Path) -> LeRobotDataset:
+        """Read the metadata of a folder. Raises StoreError."""
+        path = root / INFO_NAME
+        try:
+            info = read_json(path)
+            version = str(info["codebase_version"])
+            if version not in VERSIONS:
+                raise StoreError(f"is of version {version}; {', '.join(VERSIONS)} are known", path=path)
+            features = {str(name): dict(about) for name, about in info["features"].items()}
+            cameras = [name for name, about in features.items() if about.get("dtype") == "video"]
+            of_version = _episodes if version == "v3.0" else _old_episodes
+            rate, totals = float(info["fps"]), (int(info["total_episodes"]), int(info["total_frames"]))
+            episodes = sorted(of_version(root, info, cameras), key=lambda episode: episode.number)
+            return cls(root, version, rate, features, episodes, *totals, _num_tasks(root, version))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, pa.ArrowException) as error:
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"cannot be read as that of a LeRobot dataset: {_reason(error)}", path=path) from error
+
+    def rows_of(self, name: str) -> dict[int, EpisodeRows]:
+        """Return the rows of each episode in a data file. Raises StoreError, FileNotFoundError."""
+        path = self.root / name
+        try:
+            there = pq.read_schema(path).names
+            if lacking := [column for column in ROW_COLUMNS if column not in there]:
+                raise StoreError(f"has no column {lacking[0]}", path=path)
+            table = pq.read_table(path, columns=list(ROW_COLUMNS), partitioning=None)
+            of = {column: np.asarray(_flat(table[column]).to_numpy(), np.float64) for column in ROW_COLUMNS}
+            if any(np.isnan(values).any() for values in of.values()):
+                raise StoreError("has rows without a time or a number", path=path)
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, TypeError, pa.ArrowException) as error:
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"cannot be read: {_reason(error)}", path=path) from error
+        found = {}
+        for number in np.unique(of["episode_index"]):
+            rows = of["episode_index"] == number
+            numbers = (of[column][rows].astype(np.int64) for column in ("frame_index", "index", "task_index"))
+            found[int(number)] = EpisodeRows(of["timestamp"][rows], *numbers)
+        return found
+
+    def states_of(self, episode: Episode) -> npt.NDArray[np.float64]:
+        """Return (L, D) states and actions of an episode; D is 0 if it has none. Raises StoreError, FileNotFoundError."""
+        path = self.root / episode.data
+        columns = [name for name in STATES if name in self.features]
+        try:
+            table = pq.read_table(path, columns=["episode_index", *columns], partitioning=None)
+            rows = table.filter(pc.equal(table["episode_index"], episode.number))
+            found = [np.asarray(rows[name].to_pylist(), np.float64).reshape(len(rows), -1) for name in columns]
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as error:
+            raise StoreError(f"cannot be read: {_reason(error)}", path=path) from error
+        return np.concatenate([np.zeros((len(rows), 0)), *found], axis=1)
+
+
+def _episodes(root: Path, info: Mapping[str, Any], cameras: list[str]) -> Iterator[Episode]:
+    """Yield the episodes of version 3.0."""
+    files = sorted((root / "meta" / "episodes").glob("*/*.parquet"))
+    if not files:
+        raise StoreError("has no meta/episodes/*/*.parquet", path=root)
+    places = [
+        f"videos/{camera}/{name}"
+        for camera in cameras
+        for name in ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+    ]
+    columns = [
+        "episode_index",
+        "length",
+        "dataset_from_index",
+        "dataset_to_index",
+        "data/chunk_index",
+        "data/file_index",
+        *places,
+    ]
+    for file in files:
+        there = pq.read_schema(file).names
+        if lacking := [column for column in columns if column not in there]:
+            raise StoreError(f"has no column {lacking[0]}", path=file)
+        for row in pq.read_table(file, columns=columns, partitioning=None).to_pylist():
+            videos = {}
+            for camera in cameras:
+                at = {name: row[f"videos/{camera}/{name}"] for name in ("chunk_index", "file_index")}
+                path = _filled(str(info.get("video_path") or VIDEO), {**at, "video_key": camera})
+                start, end = (float(row[f"videos/{camera}/{name}_timestamp"]) for name in ("from", "to"))
+                videos[camera] = VideoPart(path, start, end)
+            at = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
+            data = _filled(str(info.get("data_path") or DATA), at)
+            number, length, first, last = (int(row[name]) for name in columns[:4])
+            yield Episode(number, length, first, last, data, videos)
+
+
+def _old_episodes(root: Path, info: Mapping[str, Any], cameras: list[str]) -> Iterator[Episode]:
+    """Yield the episodes of versions 2.0 and 2.1."""
+    chunk, rate = int(info.get("chunks_size") or CHUNK), float(info["fps"])
+    for about in _lines(root / "meta" / "episodes.jsonl"):
+        number, length = int(about["episode_index"]), int(about["length"])
+        at = {"episode_chunk": number // chunk, "episode_index": number}
+        videos = {
+            camera: VideoPart(
+                _filled(str(info.get("video_path") or OLD_VIDEO), {**at, "video_key": camera}), 0.0, length / rate
+            )
+            for camera in cameras
+        }
+        yield Episode(number, length, None, None, _filled(str(info.get("data_path") or OLD_DATA), at), videos)
+
+
+def _flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return values that may be stored as lists of one value."""
+    is_list = pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type)
+    return pc.list_flatten(column) if is_list else column
+
+
+def _num_tasks(root: Path, version: str) -> int:
+    if version == "v3.0":
+        path = root / "meta" / "tasks.parquet"
+        return int(pq.read_metadata(path).num_rows) if path.exists() else 0
+    return sum(1 for _ in _lines(root / "meta" / "tasks.jsonl"))
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        while line := file.readline(LINE_BYTES_MAX):
+            if line.strip():
+                yield json.loads(line)
+
+
+def _filled(template: str, values: Mapping[str, Any]) -> str:
+    """Return a template's path. Raises StoreError if it asks for something unknown, or leads out of the dataset."""
+
+    def value(match: re.Match[str]) -> str:
+        name, width = match.groups()
+        if name not in values:
+            raise StoreError(f"the path {template!r} of meta/info.json has an unknown field {name}")
+        return str(values[name]) if width is None else f"{int(values[name]):0{int(width or 0)}d}"
+
+    path = TEMPLATE_FIELD.sub(value, template)
+    if path.startswith("/") or ".." in path.split("/") or "\0" in path:
+        raise StoreError(f"{path!r} leads out of the dataset")
+    return path
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).strip().partition("\n")[0][:200]
+    return f"{type(error).__name__} {text}" if isinstance(error, KeyError | TypeError | AttributeError) else text

@@ -1,0 +1,265 @@
+"""`validate` of datasets that vidprep did not make: every planted fault is found, and whole datasets raise no alarm."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from tests.helpers import make_clips, transcode
+from tests.robots import CAMERAS, LENGTHS, make_old_dataset, make_robot_dataset, write_video
+from vidprep.transcode import AuditReport, validate
+
+FRONT = Path("videos", CAMERAS[0], "chunk-000", "file-000.mp4")
+ROWS, EPISODES = Path("data/chunk-000/file-000.parquet"), Path("meta/episodes/chunk-000/file-000.parquet")
+STARTS = (0, 37, 78)
+NUMBERS = list(range(sum(LENGTHS)))
+
+
+@pytest.fixture(scope="module")
+def robot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_robot_dataset(tmp_path_factory.mktemp("robot") / "dataset")
+
+
+def audited(folder: Path) -> AuditReport:
+    report = validate(folder, jobs=1)
+    assert isinstance(report, AuditReport)
+    return report
+
+
+def found(report: AuditReport) -> set[tuple[str, str, str]]:
+    return {(finding.level, finding.kind, finding.part) for finding in report.findings}
+
+
+def changed(path: Path, **columns: Callable[[np.ndarray], object]) -> None:
+    """Replace columns of a Parquet file."""
+    table = pq.read_table(path)
+    for name, change in columns.items():
+        at = table.column_names.index(name)
+        values = pa.array(np.asarray(change(table[name].to_numpy().copy())), table.schema.field(name).type)
+        table = table.set_column(at, name, values)
+    pq.write_table(table, path)
+
+
+def put(at: int, value: float) -> Callable[[np.ndarray], np.ndarray]:
+    def change(values: np.ndarray) -> np.ndarray:
+        values[at] = value
+        return values
+
+    return change
+
+
+def missing_frame(root: Path) -> None:
+    """The frame of row 50 was never written; those after it keep their times."""
+    import av
+
+    path, kept = root / FRONT, root / "kept.mp4"
+    with av.open(str(path)) as source, av.open(str(kept), "w") as made:
+        stream = made.add_stream_from_template(source.streams.video[0])
+        for number, packet in enumerate(each for each in source.demux(video=0) if each.size):
+            if number != 50:
+                packet.stream = stream
+                made.mux(packet)
+    kept.replace(path)
+
+
+def frozen(root: Path) -> None:
+    """Half of the second episode shows its first picture, while the robot moves."""
+    write_video(root / FRONT, [*range(37), *[37] * 35, *range(72, 101)], 30, STARTS)
+
+
+def shifted(root: Path) -> None:
+    """The second camera begins half a frame late."""
+    for camera in CAMERAS[1:]:
+        changed(
+            root / EPISODES,
+            **{f"videos/{camera}/{side}_timestamp": lambda at: at + 0.5 / 30 for side in ("from", "to")},
+        )
+
+
+def shifted_by_a_frame(root: Path) -> None:
+    changed(root / EPISODES, **{f"videos/{CAMERAS[1]}/from_timestamp": put(1, 38 / 30)})
+
+
+def truncated(root: Path) -> None:
+    data = (root / FRONT).read_bytes()
+    (root / FRONT).write_bytes(data[: len(data) * 2 // 3])
+
+
+def removed(root: Path) -> None:
+    (root / FRONT).unlink()
+
+
+def wrong_count(root: Path) -> None:
+    changed(root / EPISODES, length=put(1, 43))
+
+
+def wrong_total(root: Path) -> None:
+    info = json.loads((root / "meta/info.json").read_text())
+    (root / "meta/info.json").write_text(json.dumps(info | {"total_episodes": 4}))
+
+
+def no_keyframe(root: Path) -> None:
+    write_video(root / FRONT, NUMBERS, 30, (0,), gop=50)
+
+
+def fewer_rows(root: Path) -> None:
+    table = pq.read_table(root / ROWS)
+    pq.write_table(table.filter(pc.not_equal(table["index"], 100)), root / ROWS)
+
+
+def doubled(root: Path) -> None:
+    """Every second picture is the one before: 15 frames per second called 30."""
+    write_video(root / FRONT, [number // 2 * 2 for number in NUMBERS], 30, STARTS)
+
+
+def other_rate(root: Path) -> None:
+    write_video(root / FRONT, NUMBERS, 25, STARTS)
+
+
+def late_row(root: Path) -> None:
+    changed(root / ROWS, timestamp=put(40, 0.25))
+
+
+FAULTS = {
+    missing_frame: {("error", "frames", "episode 1"), ("error", "times", "episode 1")},
+    frozen: {("warning", "frozen", "episode 1")},
+    shifted: {("error", "range", "episode 0"), ("error", "times", "episode 0"), ("error", "times", "episode 2")},
+    shifted_by_a_frame: {("error", "range", "episode 1"), ("error", "frames", "episode 1")},
+    truncated: {("error", "unreadable", "")},
+    removed: {("error", "missing", "")},
+    wrong_count: {("error", "frames", "episode 1"), ("error", "rows", "episode 1"), ("error", "count", "")},
+    wrong_total: {("error", "count", "")},
+    no_keyframe: {("warning", "keyframe", "episode 1"), ("warning", "keyframe", "episode 2")},
+    fewer_rows: {("error", "rows", "episode 2")},
+    doubled: {("warning", "repeated", "episode 0"), ("warning", "repeated", "episode 1")},
+    other_rate: {("error", "rate", ""), ("error", "times", "episode 0")},
+    late_row: {("error", "times", "episode 1")},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_planted_fault_is_found(fault: Callable[[Path], None], robot: Path, tmp_path: Path) -> None:
+    root = tmp_path / "dataset"
+    shutil.copytree(robot, root)
+    fault(root)
+    report = audited(root)
+    assert found(report) >= FAULTS[fault], report.findings
+    assert bool(report.faults) == any(level == "error" for level, *_ in FAULTS[fault])
+
+
+def whole_lerobot(root: Path) -> str:
+    make_robot_dataset(root)
+    return "LeRobot dataset v3.0"
+
+
+def whole_old_lerobot(root: Path) -> str:
+    make_old_dataset(root)
+    return "LeRobot dataset v2.1"
+
+
+def whole_tars(root: Path) -> str:
+    src = make_clips(root.parent / "src", 4, 30)
+    assert transcode(src, root, "--gop", 5, "--format", "shards").code == 0
+    for path in root.iterdir():
+        if path.suffix != ".tar":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return "webdataset"
+
+
+def whole_videofolder(root: Path) -> str:
+    make_clips(root / "train", 3, 30)
+    lines = "".join(f"{path.name},cat\n" for path in sorted((root / "train").iterdir()))
+    (root / "train" / "metadata.csv").write_text(f"file_name,label\n{lines}")
+    return "videofolder"
+
+
+def whole_table(root: Path) -> str:
+    make_clips(root / "clips", 2, 50)
+    first = sorted((root / "clips").iterdir())[0].name
+    lines = f"clips/{first},0.2,0.9,a\nclips/{first},1.0,2.0,b\n"
+    (root / "cuts.csv").write_text(f"path,start,end,id\n{lines}")
+    return "folder with a table"
+
+
+def whole_folder(root: Path) -> str:
+    make_clips(root, 3, 30)
+    return "folder of videos"
+
+
+WHOLE = (whole_lerobot, whole_old_lerobot, whole_tars, whole_videofolder, whole_table, whole_folder)
+
+
+@pytest.mark.parametrize("make", WHOLE, ids=lambda make: make.__name__)
+def test_a_whole_dataset_is_recognised_and_raises_no_alarm(make: Callable[[Path], str], tmp_path: Path) -> None:
+    kind = make(tmp_path / "dataset")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "dataset").rglob("*")}
+    report = audited(tmp_path / "dataset")
+    unlisted = [finding for finding in report.findings if finding.kind != "unlisted"]
+    assert report.dataset == kind and not unlisted and report.checked > 0, report.findings
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "dataset").rglob("*")}
+
+
+def test_tars_that_lack_or_repeat_a_member_or_end_early(tmp_path: Path) -> None:
+    whole_tars(tmp_path / "dataset")
+    (tar,) = (tmp_path / "dataset").glob("*.tar")
+    data = tar.read_bytes()
+    tar.write_bytes(data[: len(data) - len(data) // 3])
+    assert ("error", "damaged", "") in found(audited(tmp_path / "dataset"))
+
+
+def test_a_cut_behind_the_end_and_a_file_that_no_row_names(tmp_path: Path) -> None:
+    whole_table(tmp_path / "dataset")
+    with (tmp_path / "dataset" / "cuts.csv").open("a") as file:
+        file.write(f"clips/{min((tmp_path / 'dataset' / 'clips').iterdir()).name},1.5,9,c\nclips/none.mp4,0,1,d\n")
+    report = audited(tmp_path / "dataset")
+    assert {("error", "range", "c"), ("error", "source", ""), ("warning", "unlisted", "")} <= found(report)
+
+
+def test_the_command_says_what_it_found_and_writes_a_page(robot: Path, tmp_path: Path) -> None:
+    root = tmp_path / "dataset"
+    shutil.copytree(robot, root)
+    no_keyframe(root)
+    ran = transcode(root, "--out", tmp_path / "out", "--quiet", verb="validate")
+    assert ran.code == 0 and ran.out.count("warning: ") == 2, ran.err
+    assert "LeRobot dataset v3.0: 3 episodes, 2 cameras, 101 rows at 30 per second" in ran.err
+    table = pq.read_table(tmp_path / "out" / "findings.parquet")
+    assert table["kind"].to_pylist() == ["keyframe"] * 2 and (tmp_path / "out" / "report.html").exists()
+    removed(root)
+    ran = transcode(root, "--json", "--quiet", verb="validate")
+    said = json.loads(ran.out)
+    assert ran.code == 1 and said["dataset"] == "LeRobot dataset v3.0"
+    assert [finding["kind"] for finding in said["findings"]] == ["missing"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"codebase_version": "v9"}, "is of version v9"),
+        ({"video_path": "../../{video_key}.mp4"}, "leads out of the dataset"),
+        ({"video_path": "{secret}.mp4"}, "unknown field secret"),
+        ({"features": 3}, "cannot be read"),
+        ({"fps": "fast"}, "cannot be read"),
+    ],
+)
+def test_metadata_that_makes_no_sense_is_an_error(
+    change: dict[str, object], said: str, robot: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "dataset"
+    shutil.copytree(robot, root)
+    info = json.loads((root / "meta/info.json").read_text())
+    (root / "meta/info.json").write_text(json.dumps(info | change))
+    ran = transcode(root, "--quiet", verb="validate")
+    assert ran.code == 2 and said in ran.err and "Traceback" not in ran.err
+
+
+def test_an_empty_folder_is_no_dataset(tmp_path: Path) -> None:
+    ran = transcode(tmp_path, verb="validate")
+    assert ran.code == 2 and "neither a destination of vidprep nor a dataset" in ran.err

@@ -1,0 +1,301 @@
+"""Audit a dataset that vidprep did not make: recognise it, read every video to its end, and say what contradicts what it declares.
+
+Nothing is written to the dataset.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vidprep.formats.errors import CrashedError, StoreError, WorkerError, count_of
+from vidprep.formats.storage import replacing
+from vidprep.transcode.audit.dataset import ERROR, WARNING, Clip, Dataset, Finding, VideoFile
+from vidprep.transcode.audit.decoders import hardware_notes, tried_loaders
+from vidprep.transcode.audit.recognise import recognised
+from vidprep.transcode.audit.rules import findings_of
+from vidprep.transcode.audit.video import VideoFacts, read_video
+from vidprep.transcode.sources import choose
+from vidprep.transcode.workers import (
+    FRAMES_PER_SECOND,
+    MIN_SECONDS,
+    SECONDS_PER_SECOND,
+    Child,
+    LocalPool,
+    stopped_by_signals,
+)
+
+FINDINGS_NAME = "findings.parquet"
+FORMS_SHOWN = 10
+SCHEMA = pa.schema(
+    [
+        ("level", pa.string()),
+        ("kind", pa.string()),
+        ("path", pa.string()),
+        ("part", pa.string()),
+        ("seconds", pa.float64()),
+        ("text", pa.string()),
+    ]
+)
+
+
+class Form(NamedTuple):
+    """Properties that videos have in common.
+
+    Attributes:
+        codec: Name of the codec
+        pixel_format: The pixel format
+        width: Width in pixels
+        height: Height in pixels
+    """
+
+    codec: str
+    pixel_format: str
+    width: int
+    height: int
+
+
+@dataclass(slots=True)
+class FormFacts:
+    """Facts of the videos of one form.
+
+    Attributes:
+        num_videos: How many there are
+        num_frames: Number of their frames
+        rates: Smallest and largest frame rate
+        gops: Median and largest number of frames from a keyframe to the next
+        loaders: Why other libraries cannot read one of them, by library; "" if they can
+        hardware: What hardware decoders do not decode it
+    """
+
+    num_videos: int = 0
+    num_frames: int = 0
+    rates: tuple[float, float] = (0.0, 0.0)
+    gops: tuple[float, int] = (0.0, 0)
+    loaders: dict[str, str] = field(default_factory=dict)
+    hardware: list[str] = field(default_factory=list)
+
+    @property
+    def gops_shown(self) -> str:
+        """Distance of keyframes, for people."""
+        median, largest = self.gops
+        return f"{median:g}" if median == largest else f"{median:g}, at most {largest},"
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """Result of `validate` for a dataset that vidprep did not make.
+
+    Attributes:
+        dataset: What was recognised
+        about: Its size
+        checked: Number of videos that were read
+        faults: A line for each error
+        findings: Errors and warnings
+        forms: Facts of its videos, by form
+    """
+
+    dataset: str
+    about: str
+    checked: int = 0
+    faults: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    forms: dict[Form, FormFacts] = field(default_factory=dict)
+
+    @property
+    def num_warnings(self) -> int:
+        """Number of warnings."""
+        return sum(finding.level == WARNING for finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "format": "vidprep audit 1",
+            "dataset": self.dataset,
+            "about": self.about,
+            "num_videos": self.checked,
+            "forms": [{**form._asdict(), **_plain(facts)} for form, facts in self.forms.items()],
+            "findings": [finding._asdict() for finding in self.findings],
+        }
+
+
+def _plain(facts: FormFacts) -> dict[str, Any]:
+    return {name: getattr(facts, name) for name in FormFacts.__slots__}
+
+
+def audit_dataset(
+    place: Path,
+    *,
+    sample: int | None,
+    jobs: int,
+    on_finding: Callable[[Finding], object],
+    on_start: Callable[[int], None],
+    on_video: Callable[[], object],
+) -> AuditReport:
+    """Recognise a dataset and read its videos.
+
+    Args:
+        place: A folder, or a table.
+        sample: Read so many videos, the same ones each time; None for all.
+        jobs: Number of processes.
+        on_finding: Called with each finding when it is found.
+        on_start: Called with the number of videos.
+        on_video: Called after each video.
+
+    Raises:
+        KeyboardInterrupt: A signal stopped it.
+        StoreError: It is no dataset that is known.
+    """
+    found = recognised(place)
+    report = AuditReport(found.kind, found.about)
+
+    def tell(finding: Finding) -> None:
+        report.findings.append(finding)
+        if finding.level == ERROR:
+            report.faults.append(finding.line)
+        on_finding(finding)
+
+    for finding in found.findings:
+        tell(finding)
+    videos = found.videos if sample is None else _some(found.videos, sample)
+    on_start(len(videos))
+    read = list[tuple[VideoFile, VideoFacts]]()
+    moves = _Moves(found)
+    with (
+        LocalPool(max(1, min(jobs, len(videos))), _read_in) as workers,
+        stopped_by_signals(workers, grace_seconds=0) as stop,
+    ):
+        for video, facts in workers.results(videos):
+            if facts is None:
+                continue
+            for finding in findings_of(video, facts, moves):
+                tell(finding)
+            report.checked += 1
+            read.append((video, facts))
+            on_video()
+    if stop.signal is not None:
+        raise KeyboardInterrupt
+    report.forms = _forms(read, jobs)
+    return report
+
+
+class _Sized(NamedTuple):
+    """A video for `choose`."""
+
+    id: str
+    size_bytes: int
+
+
+def _some(videos: Sequence[VideoFile], count: int) -> list[VideoFile]:
+    """Return a sample of videos."""
+    sized = [_Sized(video.name, video.path.stat().st_size if video.path.exists() else 0) for video in videos]
+    names = {each.id for each in choose(sized, count)}
+    return [video for video in videos if video.name in names]
+
+
+def _read_in(child: Child, video: VideoFile) -> VideoFacts:
+    """Read a video in a child process. If the process crashes or takes too long, the video cannot be read."""
+
+    def allowed(frames: int) -> float:
+        return MIN_SECONDS + SECONDS_PER_SECOND * max(0, frames) / FRAMES_PER_SECOND
+
+    try:
+        return child.call(read_video, video, allowed)
+    except WorkerError:
+        raise
+    except (CrashedError, TimeoutError, MemoryError) as error:
+        return VideoFacts(error=f"reading it failed: {error}")
+
+
+def _forms(read: Sequence[tuple[VideoFile, VideoFacts]], jobs: int) -> dict[Form, FormFacts]:
+    """Return facts by form; the first video of each form is tried with other libraries."""
+    groups = defaultdict[Form, list[tuple[VideoFile, VideoFacts]]](list)
+    for video, facts in sorted(read, key=lambda each: each[0].name):
+        if facts.error is None:
+            groups[Form(facts.codec, facts.pixel_format, *facts.size)].append((video, facts))
+    made = dict[Form, FormFacts]()
+    firsts = {form: group[0][0] for form, group in groups.items()}
+    with LocalPool(max(1, min(jobs, len(firsts))), _tried_in) as workers:
+        tried = {video.name: loaders for video, loaders in workers.results(firsts.values())}
+    for form, group in sorted(groups.items(), key=lambda each: (-len(each[1]), each[0])):
+        rates = [rate for _, facts in group if (rate := _rate(facts))]
+        gops = np.concatenate(
+            [np.diff(np.flatnonzero(facts.keyframes), append=len(facts.keyframes)) for _, facts in group]
+        )
+        made[form] = FormFacts(
+            len(group),
+            sum(len(facts.times) for _, facts in group),
+            (min(rates, default=0.0), max(rates, default=0.0)),
+            (float(np.median(gops)) if len(gops) else 0.0, int(gops.max(initial=0))),
+            tried[firsts[form].name] or {},
+            hardware_notes(form.codec, form.pixel_format),
+        )
+    return made
+
+
+def _tried_in(child: Child, video: VideoFile) -> dict[str, str]:
+    try:
+        return child.call(tried_loaders, video, lambda _frames: float(MIN_SECONDS))
+    except WorkerError:
+        raise
+    except (CrashedError, TimeoutError, MemoryError) as error:
+        return {"other libraries": str(error)}
+
+
+def _rate(facts: VideoFacts) -> float:
+    times = np.sort(facts.times[~np.isnan(facts.times)])
+    return float((len(times) - 1) / (times[-1] - times[0])) if len(times) > 1 and times[-1] > times[0] else 0.0
+
+
+class _Moves:
+    """Whether states or actions of an episode move, which is looked up where a picture is frozen."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._robot = dataset.robot
+
+    def __call__(self, clip: Clip, begin: float, end: float) -> bool | None:
+        if self._robot is None or clip.episode is None or clip.times is None:
+            return None
+        try:
+            states = self._robot.states_of(clip.episode)
+        except (StoreError, FileNotFoundError):
+            return None
+        times = clip.start + clip.times
+        if not states.shape[1] or len(states) != len(times):
+            return None
+        inside = states[(times >= begin) & (times <= end)]
+        whole = np.ptp(states, axis=0)
+        return bool(len(inside) and np.any((np.ptp(inside, axis=0) > MOVED_SHARE * whole) & (whole > 0)))
+
+
+MOVED_SHARE = 0.1  # of the range of a value in its episode: less is a robot at rest
+
+
+def write_findings(findings: Sequence[Finding], path: Path) -> None:
+    """Write findings as a Parquet file. Raises OSError."""
+    rows: list[Mapping[str, Any]] = [finding._asdict() for finding in findings]
+    with replacing(path) as file:
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), file)
+
+
+def summary_lines(report: AuditReport) -> list[str]:
+    """Return lines about the videos: their form, and who cannot decode them."""
+    lines = [f"{report.dataset}: {report.about}"]
+    for form, facts in [*report.forms.items()][:FORMS_SHOWN]:
+        lines.append(
+            f"{count_of(facts.num_videos, 'video')} of {form.codec} {form.pixel_format} {form.width}x{form.height}, "
+            f"{count_of(facts.num_frames, 'frame')}, {facts.gops_shown} frames per keyframe"
+        )
+        unread = [f"{name} ({why})" for name, why in facts.loaders.items() if why]
+        lines += [f"  cannot be read by {', '.join(unread)}"] if unread else []
+        lines += [f"  {note}" for note in facts.hardware]
+    if len(report.forms) > FORMS_SHOWN:
+        lines.append(f"{len(report.forms) - FORMS_SHOWN} more forms of videos; --json and --out name them")
+    return lines

@@ -1,0 +1,163 @@
+"""Recognise datasets of other tools in a folder: LeRobot's, webdataset's tars, videofolders, tables and plain videos."""
+
+from __future__ import annotations
+
+import tarfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+
+from vidprep.formats.errors import SourceError, StoreError, count_of
+from vidprep.formats.lerobot import INFO_NAME
+from vidprep.transcode.audit.dataset import ERROR, WARNING, Clip, Dataset, Finding, VideoFile
+from vidprep.transcode.audit.robot import robot_dataset
+from vidprep.transcode.sources import READERS, VIDEO_EXTENSIONS, SourceList, find_sources
+
+METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # of a videofolder of Hugging Face
+
+
+def recognised(place: Path) -> Dataset:
+    """Return the dataset in a folder, or that of a table.
+
+    Raises:
+        StoreError: It is none that is known.
+    """
+    try:
+        if place.is_file():
+            return _of_sources(
+                "table" if place.suffix.lower() in READERS else "video", place, find_sources(place, _nowhere(place))
+            )
+        if (place / INFO_NAME).is_file():
+            return robot_dataset(place)
+        if tars := sorted(place.glob("*.tar")):
+            return _of_tars(place, tars)
+        if tables := sorted(path for name in METADATA_NAMES for path in place.rglob(name)):
+            return _of_tables("videofolder", place, tables)
+        tables = sorted(path for path in place.iterdir() if path.suffix.lower() in READERS)
+        with suppress(SourceError):  # a table of something else
+            if len(tables) == 1:
+                return _of_tables("folder with a table", place, tables)
+        return _of_sources("folder of videos", place, find_sources(place, _nowhere(place)))
+    except SourceError as error:
+        raise StoreError(
+            "is neither a destination of vidprep nor a dataset that is known here (LeRobot, webdataset, videofolder, a table, "
+            f"videos): {error.message}",
+            path=place,
+        ) from error
+
+
+def _nowhere(place: Path) -> Path:
+    """Return a destination that holds no source."""
+    return place.resolve().parent / f".{place.name}.nowhere"
+
+
+def _of_sources(kind: str, root: Path, found: SourceList) -> Dataset:
+    folder = root if root.is_dir() else root.parent
+    clips = defaultdict[str, list[Clip]](list)
+    for unit in found.units:
+        cut = unit.cut
+        clips[unit.path].append(
+            Clip(
+                unit.id if cut else "",
+                cut.start_seconds or 0.0,
+                cut.end_seconds,
+                first_frame=cut.start_frame if cut.end_frame is None else cut.start_frame or 0,
+                end_frame=cut.end_frame,
+            )
+        )
+    videos = [
+        VideoFile(Path(path), _shown(path, folder), tuple(sorted(own, key=lambda clip: clip.start)))
+        for path, own in sorted(clips.items())
+    ]
+    findings = [Finding(ERROR, "source", _shown(path, folder), "", None, reason) for path, reason in found.problems]
+    return Dataset(kind, count_of(len(found.units), "video"), folder, videos, findings)
+
+
+def _of_tables(kind: str, root: Path, tables: list[Path]) -> Dataset:
+    """Return the videos of tables, and name those in the folder that no table has."""
+    made = Dataset(kind, "", root, [])
+    for table in tables:
+        one = _of_sources(kind, table, find_sources(_as_source(table), _nowhere(root)))
+        made.videos += [VideoFile(video.path, _shown(str(video.path), root), video.clips) for video in one.videos]
+        made.findings += [each._replace(path=_shown(str(one.root / each.path), root)) for each in one.findings]
+    known = {video.path.resolve() for video in made.videos}
+    for path in _videos_below(root):
+        if path.resolve() not in known:
+            made.findings.append(
+                Finding(WARNING, "unlisted", _shown(str(path), root), "", None, "no row of the table names it")
+            )
+    made.about = f"{count_of(len(made.videos), 'video')}, {count_of(len(tables), 'table')}"
+    return made
+
+
+def _as_source(table: Path) -> Path | pa.Table:
+    """Return a table, or that of a videofolder with the paths that its column `file_name` means. Raises SourceError."""
+    if table.name not in METADATA_NAMES:
+        return table
+    readers = {".csv": pa.csv.read_csv, ".jsonl": pa.json.read_json, ".parquet": pq.read_table}
+    try:
+        names = readers[table.suffix](table)["file_name"].to_pylist()
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise SourceError(f"has no column `file_name` that can be read ({error})", path=table) from error
+    return pa.table({"path": [str(table.parent / str(name)) for name in names]})
+
+
+def _videos_below(root: Path) -> Iterator[Path]:
+    for path in sorted(root.rglob("*")):
+        if path.suffix.lower().removeprefix(".") in VIDEO_EXTENSIONS and path.is_file():
+            yield path
+
+
+def _of_tars(root: Path, tars: list[Path]) -> Dataset:
+    """Return the videos in the tars of webdataset, whose samples are members of one name without extensions."""
+    made, num_samples = Dataset("webdataset", "", root, []), 0
+    for tar in tars:
+        samples = dict[str, Counter[str]]()
+        try:
+            with tarfile.open(tar, "r:") as file:
+                for member in file:
+                    if not member.isfile():
+                        continue
+                    folder, slash, name = member.name.rpartition("/")
+                    base, _, extension = name.partition(".")
+                    samples.setdefault(folder + slash + base, Counter())[extension] += 1
+                    if PurePosixPath(name).suffix.lower().removeprefix(".") in VIDEO_EXTENSIONS:
+                        place = member.offset_data, member.size
+                        made.videos.append(VideoFile(tar, f"{tar.name}/{member.name}", (Clip(""),), None, place))
+                    if member.offset_data + member.size > tar.stat().st_size:
+                        raise tarfile.ReadError("ends inside its last member")
+        except (tarfile.TarError, OSError, ValueError) as error:
+            made.findings.append(Finding(ERROR, "damaged", tar.name, "", None, f"is no whole tar: {error}"))
+        made.findings += _faults_of_samples(tar.name, samples)
+        num_samples += len(samples)
+    if not made.videos:
+        raise StoreError("has tars without a video", path=root)
+    made.about = f"{count_of(num_samples, 'sample')} in {count_of(len(tars), 'tar')}"
+    return made
+
+
+def _faults_of_samples(tar: str, samples: dict[str, Counter[str]]) -> Iterator[Finding]:
+    """Yield samples that lack a member that most have, or have one twice."""
+    usual = {
+        extension
+        for extension, count in Counter(ext for has in samples.values() for ext in has).items()
+        if 2 * count > len(samples)
+    }
+    for name, has in samples.items():
+        for extension in sorted(usual - has.keys()):
+            yield Finding(ERROR, "missing", tar, name, None, f"has no .{extension}, as most samples have")
+        for extension in sorted(ext for ext, count in has.items() if count > 1):
+            yield Finding(ERROR, "repeated", tar, name, None, f"has .{extension} twice")
+
+
+def _shown(path: str, root: Path) -> str:
+    try:
+        return str(Path(path).relative_to(root))
+    except ValueError:
+        return path

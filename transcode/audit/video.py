@@ -1,0 +1,175 @@
+"""Read one video wholly: times and keyframes of its frames, damage, and stretches that are frozen, black or repeated."""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import av.error
+import av.filter
+import numpy as np
+import numpy.typing as npt
+from av.packet import Packet
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from vidprep.formats.errors import ReadError, VidprepError
+from vidprep.formats.processes import on_progress
+from vidprep.formats.stores import FilePart
+from vidprep.formats.video import Source, time_base_of, visible_bytes
+from vidprep.transcode.audit.dataset import VideoFile
+from vidprep.transcode.settings import Limits
+from vidprep.transcode.sources import scratch_folder
+
+FROZEN_SECONDS, BLACK_SECONDS = 1.0, 1.0
+Span = tuple[float, float]
+
+
+@dataclass(slots=True)
+class VideoFacts:
+    """Facts of a video that was read to its end.
+
+    Attributes:
+        codec: Name of its codec
+        pixel_format: Its pixel format
+        size: (width, height) in pixels
+        times: (N,) presentation times of the frames in seconds, in the order of display
+        keyframes: (N,) which frames are keyframes
+        repeats: (N,) which frames have the same luma as the one before
+        frozen: Stretches in seconds in which the picture stays as it is for a second or longer
+        black: Stretches in seconds in which it is black
+        damage: A line for each kind of damage
+        contradictions: A line for each contradiction of headers, although no frame is known to be lost
+        error: Why it cannot be read at all; None if it can
+    """
+
+    codec: str = ""
+    pixel_format: str = ""
+    size: tuple[int, int] = (0, 0)
+    times: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    keyframes: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    repeats: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    frozen: list[Span] = field(default_factory=list)
+    black: list[Span] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+    contradictions: list[str] = field(default_factory=list)
+    error: str | None = None
+
+
+def read_video(video: VideoFile) -> VideoFacts:
+    """Read a video to its end. What is wrong with it is in the result."""
+    try:
+        with local_file(video) as path:
+            return _read(path)
+    except FileNotFoundError:
+        return VideoFacts(error="is not there")
+    except (VidprepError, OSError) as error:
+        return VideoFacts(error=error.message if isinstance(error, VidprepError) else str(error))
+
+
+@contextmanager
+def local_file(video: VideoFile) -> Iterator[Path]:
+    """Yield the path of a video; a member of a tar is copied."""
+    if video.member is None:
+        if not video.path.exists():
+            raise FileNotFoundError
+        yield video.path
+        return
+    with scratch_folder() as folder:
+        copy = folder / Path(video.name).name
+        with FilePart(video.path, *video.member) as part, copy.open("wb") as file:
+            shutil.copyfileobj(part, file)
+        yield copy
+
+
+def _read(path: Path) -> VideoFacts:
+    with Source(path, max_pixels=Limits().max_pixels) as source:
+        info = source.info
+        facts = VideoFacts(info.codec, info.pixel_format, (info.width, info.height))
+        times, keyframes, sums = list[float](), list[bool](), list[int]()
+        entries, stretches = set[int | None](), _Stretches()
+
+        def packets() -> Iterator[Packet[VideoStream]]:
+            for packet in source.packets():
+                if packet.is_keyframe:
+                    entries.add(packet.pts)
+                yield packet
+
+        for frame in source.decode(packets()):
+            times.append(float("nan") if frame.pts is None else float(frame.pts * info.time_base))
+            keyframes.append(frame.pts in entries)  # some decoders mark no frame
+            grey = frame.reformat(format="gray")
+            sums.append(zlib.crc32(visible_bytes(grey.planes[0], grey.width)))
+            stretches.see(grey, times[-1])
+            on_progress()
+        stretches.end(times[-1] if times else 0.0)
+        facts.damage, facts.contradictions = source.damage(read_to_end=True), source.contradictions(read_to_end=True)
+    if not times:
+        raise ReadError("has no frame that can be decoded", path=path)
+    facts.times, facts.keyframes = np.array(times), np.array(keyframes)
+    facts.repeats = np.diff(np.array(sums, np.int64), prepend=-1) == 0
+    facts.frozen, facts.black = stretches.frozen, stretches.black
+    return facts
+
+
+class _Stretches:
+    """FFmpeg's filters that find frozen and black stretches, for frames of any sizes.
+
+    Attributes:
+        frozen: Frozen stretches so far
+        black: Black stretches so far
+    """
+
+    def __init__(self) -> None:
+        self.frozen, self.black = list[Span](), list[Span]()
+        self._size, self._graph = (0, 0), av.filter.Graph()
+        self._begun: dict[str, float] = {}
+
+    def see(self, frame: VideoFrame, seconds: float) -> None:
+        if np.isnan(seconds):
+            return
+        if (frame.width, frame.height) != self._size:
+            self.end(seconds)
+            self._begin(frame)
+        self._graph.push(frame)
+        self._take()
+
+    def end(self, seconds: float) -> None:
+        """End the stretches that have begun."""
+        if self._size != (0, 0):
+            self._graph.push(None)
+            self._take()
+        for name, begin in self._begun.items():
+            getattr(self, name).append((begin, seconds))
+        self._begun.clear()
+        self._size = (0, 0)
+
+    def _begin(self, frame: VideoFrame) -> None:
+        self._size, self._graph = (frame.width, frame.height), av.filter.Graph()
+        self._graph.threads = 1
+        nodes = [
+            self._graph.add_buffer(
+                width=frame.width, height=frame.height, format=frame.format, time_base=time_base_of(frame)
+            ),
+            self._graph.add("freezedetect", f"d={FROZEN_SECONDS}"),
+            self._graph.add("blackdetect", f"d={BLACK_SECONDS}"),
+            self._graph.add("buffersink"),
+        ]
+        self._graph.link_nodes(*nodes).configure()
+
+    def _take(self) -> None:
+        while True:
+            try:
+                frame = self._graph.pull()
+            except (av.error.BlockingIOError, av.error.EOFError):
+                return
+            said = frame.metadata
+            for name, key in (("frozen", "lavfi.freezedetect.freeze"), ("black", "lavfi.black")):
+                if (begin := said.get(f"{key}_start")) is not None:
+                    self._begun[name] = float(begin)
+                if (end := said.get(f"{key}_end")) is not None:
+                    getattr(self, name).append((self._begun.pop(name, float(end)), float(end)))
