@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from vidprep.formats.errors import StoreError
 from vidprep.formats.storage import read_json
 
-INFO_NAME = "meta/info.json"
+INFO_NAME, TASKS_NAME = "meta/info.json", "meta/tasks.parquet"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 OLD_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 OLD_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
@@ -99,21 +99,22 @@ class LeRobotDataset:
         root: The folder
         version: v2.0, v2.1 or v3.0
         rate: Rows and frames per second
-        features: Type and shape of each column, by name
+        info: Content of info.json
         episodes: The episodes, by number
-        num_episodes: How many info.json declares
-        num_rows: How many rows info.json declares
-        num_tasks: How many tasks are listed
+        tasks: Text of each task, by number
     """
 
     root: Path
     version: str
     rate: float
-    features: dict[str, dict[str, Any]]
+    info: dict[str, Any]
     episodes: list[Episode]
-    num_episodes: int
-    num_rows: int
-    num_tasks: int
+    tasks: list[str]
+
+    @property
+    def features(self) -> dict[str, dict[str, Any]]:
+        """Type and shape of each column, by name."""
+        return {str(name): dict(about) for name, about in self.info["features"].items()}
 
     @property
     def cameras(self) -> list[str]:
@@ -129,12 +130,13 @@ class LeRobotDataset:
             version = str(info["codebase_version"])
             if version not in VERSIONS:
                 raise StoreError(f"is of version {version}; {', '.join(VERSIONS)} are known", path=path)
-            features = {str(name): dict(about) for name, about in info["features"].items()}
-            cameras = [name for name, about in features.items() if about.get("dtype") == "video"]
+            found = cls(root, version, float(info["fps"]), info, [], _tasks(root, version))
             of_version = _episodes if version == "v3.0" else _old_episodes
-            rate, totals = float(info["fps"]), (int(info["total_episodes"]), int(info["total_frames"]))
-            episodes = sorted(of_version(root, info, cameras), key=lambda episode: episode.number)
-            return cls(root, version, rate, features, episodes, *totals, _num_tasks(root, version))
+            found.episodes.extend(of_version(root, info, found.cameras))
+            found.episodes.sort(key=lambda episode: episode.number)
+            if min(int(info["total_episodes"]), int(info["total_frames"])) < 0:
+                raise StoreError("declares a negative number of episodes or rows", path=path)
+            return found
         except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, pa.ArrowException) as error:
             if isinstance(error, StoreError):
                 raise
@@ -236,11 +238,40 @@ def _flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.list_flatten(column) if is_list else column
 
 
-def _num_tasks(root: Path, version: str) -> int:
-    if version == "v3.0":
-        path = root / "meta" / "tasks.parquet"
-        return int(pq.read_metadata(path).num_rows) if path.exists() else 0
-    return sum(1 for _ in _lines(root / "meta" / "tasks.jsonl"))
+def _tasks(root: Path, version: str) -> list[str]:
+    """Return the text of each task. In version 3.0 it is the index of a pandas table, which may have any name."""
+    if version != "v3.0":
+        lines = list(_lines(root / "meta" / "tasks.jsonl"))
+        return [str(line["task"]) for line in sorted(lines, key=lambda line: int(line["task_index"]))]
+    path = root / TASKS_NAME
+    if not path.exists():
+        return []
+    table = pq.read_table(path, partitioning=None)
+    texts = [name for name in table.column_names if name != "task_index"]
+    if "task_index" not in table.column_names or len(texts) != 1:
+        raise StoreError("has not one column beside task_index, the text", path=path)
+    return [str(text) for text in table.take(pc.sort_indices(table["task_index"]))[texts[0]].to_pylist()]
+
+
+def task_table(tasks: Sequence[str]) -> pa.Table:
+    """Return tasks as pandas stores a frame whose index is their text, which is how LeRobot reads them."""
+    index = "__index_level_0__"
+    described = [
+        {"name": name, "field_name": field, "pandas_type": kind, "numpy_type": stored, "metadata": None}
+        for name, field, kind, stored in (
+            ("task_index", "task_index", "int64", "int64"),
+            (None, index, "unicode", "object"),
+        )
+    ]
+    pandas = {
+        "index_columns": [index],
+        "column_indexes": [],
+        "columns": described,
+        "creator": {"library": "pyarrow", "version": pa.__version__},
+        "pandas_version": "2.2.3",
+    }
+    columns = {"task_index": pa.array(range(len(tasks)), pa.int64()), index: pa.array(tasks, pa.string())}
+    return pa.table(columns).replace_schema_metadata({"pandas": json.dumps(pandas)})
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

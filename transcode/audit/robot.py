@@ -60,14 +60,15 @@ def _of(episode: Episode, kind: str, text: str) -> Finding:
 
 def _faults_of_totals(found: LeRobotDataset) -> Iterator[Finding]:
     """Yield what info.json and the list of episodes contradict."""
-    due, there = list(range(found.num_episodes)), [episode.number for episode in found.episodes]
+    due, there = list(range(int(found.info["total_episodes"]))), [episode.number for episode in found.episodes]
     if due != there:
         odd = min(set(due) ^ set(there), default=None)
         which = "one is listed twice" if odd is None else f"{odd} is {'not listed' if odd in due else 'too many'}"
         text = f"declares {count_of(len(due), 'episode')}, {len(there)} are listed: {which}"
         yield Finding(ERROR, "count", INFO_NAME, "", None, text)
-    if (total := sum(episode.length for episode in found.episodes)) != found.num_rows:
-        text = f"declares {count_of(found.num_rows, 'row')}, the episodes have {total}"
+    declared, total = int(found.info["total_frames"]), sum(episode.length for episode in found.episodes)
+    if declared != total:
+        text = f"declares {count_of(declared, 'row')}, the episodes have {total}"
         yield Finding(ERROR, "count", INFO_NAME, "", None, text)
     if not found.rate > 0:
         yield Finding(ERROR, "rate", INFO_NAME, "", None, f"declares {found.rate:g} frames per second")
@@ -103,9 +104,9 @@ def _faults_of_rows(found: LeRobotDataset, episode: Episode, rows: EpisodeRows) 
                 f"{row / (found.rate or 1.0):.6g} s"
             )
             yield _of(episode, "times", text)
-    tasks = rows.tasks[(rows.tasks < 0) | (rows.tasks >= found.num_tasks)]
+    tasks = rows.tasks[(rows.tasks < 0) | (rows.tasks >= len(found.tasks))]
     if len(tasks):
-        yield _of(episode, "tasks", f"names task {tasks[0]}, {count_of(found.num_tasks, 'task')} are listed")
+        yield _of(episode, "tasks", f"names task {tasks[0]}, {count_of(len(found.tasks), 'task')} are listed")
 
 
 def _first_other(values: Numbers, due: Numbers) -> int | None:

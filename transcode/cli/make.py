@@ -265,7 +265,9 @@ def _run(
         if not isinstance(settings.output, kind):
             raise SettingsError(f"settings.output is a {type(settings.output).__name__}; give a {kind.__name__}")
     reporter = Progress(is_shown=progress, on_row=on_row)
-    summary = execute(request_of(source, destination, keywords, reporter, kind, settings))
+    request = request_of(source, destination, keywords, reporter, kind, settings)
+    summary = execute(request)
+    _complete(request, summary)
     if summary.interrupted_by == signal.SIGINT:
         raise KeyboardInterrupt
     if summary.disk_full:
@@ -289,6 +291,7 @@ def _run_command(source: Path | str, destination: Path | str, given: dict[str, A
         print_dry_run(request.place, *preview(request), as_json=as_json)
         return
     summary = execute(request)
+    _complete(request, summary)
     if as_json:
         printer.print(summary.as_json())
     if printer.fault is not None and printer.fault.errno != errno.EPIPE:
@@ -324,4 +327,41 @@ def request_of(
     choice, options = build_options(SourceOptions, keywords), build_options(RunOptions, keywords)
     if options.events and not dry_run:
         reporter.events = Events(str(options.events))
-    return make_request(source, destination, settings, choice, options, reporter)
+    request = make_request(source, destination, settings, choice, options, reporter)
+    if _becomes_robot_dataset(request):
+        from vidprep.transcode.export import check_robot_output
+
+        check_robot_output(Path(str(request.source)), settings)
+    elif options.actions is not None:
+        raise SettingsError(
+            "<actions> is for a LeRobot dataset that becomes one again: videos in mp4, on this machine",
+            actions=options.actions,
+        )
+    return request
+
+
+def _becomes_robot_dataset(request: RunRequest) -> bool:
+    """Return whether a run makes a LeRobot dataset of another one."""
+    from vidprep.transcode.sources import is_robot_dataset
+
+    if not is_robot_dataset(request.source) or request.place.storage.is_remote:
+        return False
+    from vidprep.transcode.export import is_robot_output
+
+    return is_robot_output(request.settings)
+
+
+def _complete(request: RunRequest, summary: Summary) -> None:
+    """Write the rows of a LeRobot dataset beside its videos when all of them are made."""
+    if not (summary.is_complete and not summary.stopped and _becomes_robot_dataset(request)):
+        return
+    from vidprep.transcode.export import complete_robot_dataset
+
+    say = request.reporter.message
+    if request.place.part:
+        say(
+            "the rows of the LeRobot dataset are written by the same command without --partition, after `vidprep merge`"
+        )
+        return
+    settings, actions = request.settings, request.options.actions or "last"
+    complete_robot_dataset(Path(str(request.source)), request.place.root, settings, actions, say)

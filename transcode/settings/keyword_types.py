@@ -42,6 +42,7 @@ class RunKeywords(SampleKeywords, total=False):
     cluster_address: str | None
     partition: str | None
     jobs: int | None
+    actions: str | None
     overwrite: bool
     skip_failed: bool
     prune: bool

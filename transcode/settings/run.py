@@ -23,6 +23,7 @@ from vidprep.transcode.settings.output import FrameOutput, Output, VideoOutput, 
 from vidprep.transcode.settings.parse import parse_names, parse_rate, parse_shares, parse_size
 
 BAD_ROWS = ("fail", "skip")
+ACTION_RULES = ("last", "mean", "sum")
 CLUSTER_PROTOCOLS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc", "ray")
 
 
@@ -143,6 +144,14 @@ class RunOptions:
             "Videos at a time. Default: one per core available to this process (CPU affinity, container quota).",
             "N",
             least=1,
+        ),
+    ] = None
+    actions: Annotated[
+        str | None,
+        Option(
+            "Of a LeRobot dataset at a lower rate: a row that is kept gets the last action of the rows from it to the next one, "
+            "their mean, or their sum. Default: last.",
+            choices=ACTION_RULES,
         ),
     ] = None
     overwrite: Annotated[

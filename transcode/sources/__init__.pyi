@@ -1,5 +1,10 @@
 from .listing import find_sources as find_sources
 from .outputs import STATE_DIR as STATE_DIR
+from .robot import (
+    EPISODES_PER_CHUNK as EPISODES_PER_CHUNK,
+    episode_video as episode_video,
+    is_robot_dataset as is_robot_dataset,
+)
 from .scratch import (
     as_file as as_file,
     as_folder as as_folder,

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from vidprep.formats.errors import SettingsError, SourceError
 from vidprep.formats.model import SourceState
 from vidprep.transcode.sources.outputs import STATE_DIR, check_outputs
+from vidprep.transcode.sources.robot import episode_table, is_robot_dataset
 from vidprep.transcode.sources.scratch import list_remote
 from vidprep.transcode.sources.search import Identity, MissingFile, SourceSearch, fault_of_file, identity_of, why_not
 from vidprep.transcode.sources.table_rows import IN_MEMORY, read_table
@@ -258,6 +259,9 @@ def find_sources(
         return finish(IN_MEMORY, os.getcwd(), is_table=True)
     assert isinstance(source, Path)
     path = os.path.abspath(source)
+    if is_robot_dataset(source):
+        reads(episode_table(Path(path)))
+        return finish(path, path, is_table=True)
     try:
         status = os.stat(path)
     except OSError as error:

@@ -1,0 +1,257 @@
+"""A LeRobot dataset becomes one of another rate, size and codec: each row keeps its frame, by LeRobot's own reader too."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.helpers import command, transcode
+from tests.numbered_pictures import number_on
+from tests.robots import CAMERAS, LENGTHS, OTHER_CAMERA, TASKS, make_old_dataset, make_robot_dataset
+from vidprep.formats import open_store
+from vidprep.transcode.export.robot_rows import joined_statistics, rows_at, statistics_of
+
+LEROBOT = Path(os.environ.get("VIDPREP_LEROBOT", Path(__file__).parents[2] / ".venv-lerobot" / "bin" / "python"))
+LEROBOT_READS = """
+import json, sys
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+step = 1 / int(sys.argv[2])
+front, wrist = "observation.images.front", "observation.images.wrist"
+deltas = {front: [-step, 0.0, step], "action": [0.0, step]}
+dataset = LeRobotDataset("made/here", root=sys.argv[1], video_backend="pyav", delta_timestamps=deltas)
+
+def number_on(picture):
+    grey = picture.mean(0) * 255
+    (height, width), bits = grey.shape, 0
+    for place in range(16):
+        row, column = divmod(place, 4)
+        inside = grey[int((row + 0.3) * height / 4) : int((row + 0.7) * height / 4),
+                      int((column + 0.3) * width / 4) : int((column + 0.7) * width / 4)]
+        bits |= int(inside.mean() > 125) << place
+    return bits & 0xFFF if bits >> 12 == ((bits & 0xFFF) * 7 + 3) % 16 else None
+
+for item in (dataset[number] for number in range(len(dataset))):
+    print(json.dumps({
+        "front": [number_on(picture) for picture in item[front]], "pad": item[front + "_is_pad"].tolist(),
+        "wrist": number_on(item[wrist]), "state": item["observation.state"].tolist(), "action": item["action"].tolist(),
+        "episode": item["episode_index"].item(), "task": item["task"],
+    }))
+"""
+
+
+@pytest.fixture(scope="module")
+def robot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_robot_dataset(tmp_path_factory.mktemp("robot") / "dataset")
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and ".vidprep" not in path.parts
+        and not path.name.startswith(("manifest", "gops", "validation"))
+    }
+
+
+def rows_of(made: Path) -> pa.Table:
+    return pq.read_table(made / "data", partitioning=None)
+
+
+def check(made: Path, kept: list[list[int]], rate: int) -> None:
+    """Each frame shows the number that stands in its row, by our reader; and rows and episodes are numbered from 0."""
+    store, rows = open_store(made), rows_of(made)
+    info = json.loads((made / "meta/info.json").read_text())
+    episodes = pq.read_table(made / "meta/episodes", partitioning=None).to_pylist()
+    assert (info["fps"], info["total_frames"], info["total_episodes"]) == (rate, len(rows), len(kept))
+    assert rows["index"].to_pylist() == list(range(len(rows)))
+    for number, (own, about) in enumerate(zip(kept, episodes, strict=True)):
+        part = rows.slice(about["dataset_from_index"], about["length"])
+        assert set(part["episode_index"].to_pylist()) == {number} and about["length"] == len(own)
+        assert part["frame_index"].to_pylist() == list(range(len(own)))
+        assert np.allclose(part["timestamp"].to_numpy(), np.arange(len(own)) / rate, atol=1e-6)
+        states = [round(state[0]) for state in part["observation.state"].to_pylist()]
+        assert states == own
+        for at, camera in enumerate(CAMERAS):
+            shown = [number_on(frame) for frame in store[f"videos/{camera}/chunk-000/file-{number:03d}"].frames()]
+            assert shown == [state + at * OTHER_CAMERA for state in states]
+
+
+STARTS = (0, 37, 78)
+AT_10 = [[*range(start, start + length, 3)] for start, length in zip(STARTS, LENGTHS, strict=True)]
+
+
+@pytest.mark.parametrize("make", [make_robot_dataset, make_old_dataset], ids=["v3.0", "v2.1"])
+def test_rows_stay_with_their_frames_and_the_source_untouched(make: Any, tmp_path: Path) -> None:
+    source, made = make(tmp_path / "source"), tmp_path / "made"
+    before = digests(source)
+    ran = transcode(source, made, "--fps", 10, "--gop", 5, "--short-side", 48, "--quiet")
+    assert ran.code == 0, ran.err
+    check(made, AT_10, 10)
+    info = json.loads((made / "meta/info.json").read_text())
+    assert info["codebase_version"] == "v3.0" and info["features"][CAMERAS[0]]["shape"] == [48, 48, 3]
+    assert info["features"][CAMERAS[0]]["info"]["video.codec"] == "h264"
+    assert digests(source) == before
+    first = digests(made)
+    assert transcode(made, verb="validate").code == 0
+    assert transcode(source, made, "--fps", 10, "--gop", 5, "--short-side", 48, "--quiet").code == 0
+    assert digests(made) == first
+    again = tmp_path / "again"
+    assert transcode(made, again, "--fps", 5, "--quiet").code == 0
+    check(again, [own[::2] for own in AT_10], 5)
+
+
+def test_the_rate_may_stay(robot: Path, tmp_path: Path) -> None:
+    assert transcode(robot, tmp_path / "made", "--quiet").code == 0
+    check(
+        tmp_path / "made", [[*range(start, start + length)] for start, length in zip(STARTS, LENGTHS, strict=True)], 30
+    )
+    made, source = rows_of(tmp_path / "made"), rows_of(robot)
+    assert made.equals(source.select(made.column_names).cast(made.schema))
+
+
+@pytest.mark.parametrize("rule", ["last", "mean", "sum"])
+def test_actions_of_rows_that_are_left_out(rule: str, robot: Path, tmp_path: Path) -> None:
+    assert transcode(robot, tmp_path / "made", "--fps", 10, "--actions", rule, "--quiet").code == 0
+    found = rows_of(tmp_path / "made")["action"].to_pylist()
+    actions = np.asarray(rows_of(robot)["action"].to_pylist())
+    due = []
+    for start, length in zip(STARTS, LENGTHS, strict=True):
+        for row in range(start, start + length, 3):
+            group = actions[row : min(row + 3, start + length)]
+            due.append({"last": group[-1], "mean": group.mean(0), "sum": group.sum(0)}[rule])
+    assert np.allclose(found, due)
+
+
+def test_columns_of_what_follows_lose_nothing() -> None:
+    table = pa.table(
+        {
+            "next.done": [False, True, False, False, True],
+            "next.reward": pa.array([1, 2, 3, 4, 5], pa.float32()),
+            "action": pa.array([1, 2, 4, 8, 16], pa.int64()),
+            "state": [0, 1, 2, 3, 4],
+        }
+    )
+    kept = rows_at(table, np.array([0, 2, 4]), "mean").to_pydict()
+    assert kept == {
+        "next.done": [True, False, True],
+        "next.reward": [3, 7, 5],
+        "action": [2, 6, 16],
+        "state": [0, 2, 4],
+    }
+
+
+def test_statistics_are_those_of_the_rows(robot: Path, tmp_path: Path) -> None:
+    assert transcode(robot, tmp_path / "made", "--fps", 10, "--quiet").code == 0
+    states = np.asarray(rows_of(tmp_path / "made")["observation.state"].to_pylist())
+    said = json.loads((tmp_path / "made/meta/stats.json").read_text())
+    for name, due in (("mean", states.mean(0)), ("std", states.std(0)), ("min", states.min(0)), ("max", states.max(0))):
+        assert np.allclose(said["observation.state"][name], due, rtol=1e-5)
+    assert said["observation.state"]["count"] == [len(states)]
+    picture = np.asarray(said[CAMERAS[0]]["mean"])
+    assert picture.shape == (3, 1, 1) and 0.2 < picture.mean() < 0.8
+    episode = pq.read_table(tmp_path / "made/meta/episodes", partitioning=None).to_pylist()[1]
+    assert np.allclose(episode["stats/observation.state/max"], states[13:27].max(0))
+    one = {"a": statistics_of(np.arange(10.0))}
+    assert joined_statistics([one, one])["a"]["mean"] == 4.5
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--fps", "30000/1001"], "whole numbers; give 30"),
+        (["--fps", "60"], "30 rows per second"),
+        (["--container", "mkv", "--actions", "sum"], "for a LeRobot dataset that becomes one again"),
+    ],
+)
+def test_what_cannot_be_a_robot_dataset_is_refused(options: list[str], said: str, robot: Path, tmp_path: Path) -> None:
+    ran = transcode(robot, tmp_path / "made", *options)
+    assert ran.code == 2 and said in ran.err and not (tmp_path / "made").exists()
+
+
+def test_other_stores_take_the_episodes(robot: Path, tmp_path: Path) -> None:
+    assert transcode(robot, tmp_path / "made", "--fps", 10, verb="burst").code == 0
+    store = open_store(tmp_path / "made")
+    assert len(store) == 6 and not (tmp_path / "made" / "meta").exists()
+    labels = store.labels(f"videos/{CAMERAS[1]}/chunk-000/file-002")
+    assert labels == {"episode_index": 2, "camera": CAMERAS[1]}
+
+
+def test_an_episode_with_a_lost_video_is_left_out(tmp_path: Path) -> None:
+    source = make_old_dataset(tmp_path / "source")
+    (source / "videos/chunk-000" / CAMERAS[0] / "episode_000001.mp4").write_bytes(b"no video")
+    ran = transcode(source, tmp_path / "made", "--fps", 10, "--quiet")
+    assert ran.code == 1 and "1 episode left out" in ran.err and CAMERAS[0] in ran.err
+    rows = rows_of(tmp_path / "made")
+    assert len(rows) == len(AT_10[0]) + len(AT_10[2]) and set(rows["episode_index"].to_pylist()) == {0, 1}
+    states = [round(state[0]) for state in rows["observation.state"].to_pylist()]
+    assert states == AT_10[0] + AT_10[2]
+
+
+@pytest.mark.long
+def test_killed_twenty_times_it_ends_as_if_it_was_not(robot: Path, tmp_path: Path) -> None:
+    whole, made, rng = tmp_path / "whole", tmp_path / "made", random.Random(0)
+    options = ("--fps", 10, "--gop", 5, "--jobs", 1, "--quiet")
+    before = digests(robot)
+    started = time.monotonic()
+    assert transcode(robot, whole, *options, env=dict(os.environ)).code == 0
+    seconds = time.monotonic() - started
+    for _ in range(20):
+        run = subprocess.Popen(command(robot, made, *options), stderr=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0.2, 1.0) * seconds)
+        run.kill()
+        run.wait()
+    ran = transcode(robot, made, *options)
+    assert ran.code == 0, ran.err
+    assert digests(made) == digests(whole) and digests(robot) == before
+    check(made, AT_10, 10)
+
+
+def needs_lerobot() -> None:
+    if not LEROBOT.exists():
+        say = pytest.fail if os.environ.get("VIDPREP_REQUIRE") else pytest.skip
+        say(f"{LEROBOT} is missing: a venv of Python 3.12 with lerobot 0.6.1, which needs another PyAV")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("codec", ["h264", "av1"])
+def test_the_reader_of_lerobot_gets_the_right_frame_and_row_for_every_index(
+    codec: str, robot: Path, tmp_path: Path
+) -> None:
+    needs_lerobot()
+    made = tmp_path / "made"
+    assert transcode(robot, made, "--fps", 10, "--gop", 5, "--short-side", 48, "--codec", codec, "--quiet").code == 0
+    for folder, rate, kept in (
+        (made, 10, AT_10),
+        (robot, 30, [[*range(a, a + n)] for a, n in zip(STARTS, LENGTHS, strict=True)]),
+    ):
+        ran = subprocess.run(
+            [LEROBOT, "-c", LEROBOT_READS, folder, str(rate)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=tmp_path,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf"), "PYTHONPATH": ""},
+        )
+        assert ran.returncode == 0, ran.stderr[-2000:]
+        items = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+        places = [(episode, at) for episode, own in enumerate(kept) for at in range(len(own))]
+        assert len(items) == len(places)
+        for item, (episode, at) in zip(items, places, strict=True):
+            own = kept[episode]
+            around = [own[max(0, min(len(own) - 1, at + step))] for step in (-1, 0, 1)]
+            assert item["front"] == around and item["wrist"] == own[at] + OTHER_CAMERA
+            assert item["pad"] == [at == 0, False, at == len(own) - 1]
+            assert round(item["state"][0]) == own[at] and item["episode"] == episode
+            assert item["task"] == TASKS[episode % 2]

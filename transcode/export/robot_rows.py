@@ -1,0 +1,137 @@
+"""Rows of LeRobot episodes at another rate, and statistics as LeRobot computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+NUMBERED = ("timestamp", "frame_index", "episode_index", "index")
+Numbers = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float64]
+Statistics = dict[str, Values]
+
+
+def rows_at(table: pa.Table, kept: Numbers, actions: str) -> pa.Table:
+    """Return the rows of an episode that are kept.
+
+    A row keeps its states. Its action is that of the rows from it to the next one that is kept: the last of them, their mean, or their sum.
+    Of columns `next.…`, which say what follows, truth values hold if one of these rows has them, and numbers are summed up.
+
+    Args:
+        table: (L, …) all rows of the episode.
+        kept: (K,) which of them, ascending.
+        actions: `last`, `mean` or `sum`.
+    """
+    if np.array_equal(kept, np.arange(len(table))):
+        return table
+    columns = {}
+    for name in table.column_names:
+        column = table[name]
+        if name == "action" or name.startswith("action."):
+            columns[name] = _grouped(column, kept, actions)
+        elif name.startswith("next."):
+            columns[name] = _grouped(column, kept, "any" if pa.types.is_boolean(column.type) else "sum")
+        else:
+            columns[name] = column.take(pa.array(kept))
+    return pa.table(columns, schema=table.schema)
+
+
+def _grouped(column: pa.ChunkedArray, kept: Numbers, rule: str) -> pa.ChunkedArray | pa.Array:
+    """Return one value for each group of rows, which begins with a row that is kept."""
+    if rule == "last":
+        return column.take(pa.array(np.append(kept[1:], len(column)) - 1))
+    values = np.asarray(column.to_pylist())
+    if rule == "any":
+        return pa.array(np.logical_or.reduceat(values, kept))
+    sums = np.add.reduceat(values.astype(np.float64), kept, axis=0)
+    if rule == "mean":
+        counts = np.diff(np.append(kept, len(column)))
+        sums = sums / counts.reshape(-1, *[1] * (sums.ndim - 1))
+    value_type = column.type.value_type if sums.ndim > 1 else column.type
+    rounded = np.rint(sums) if pa.types.is_integer(value_type) else sums
+    return pa.array(rounded.astype(value_type.to_pandas_dtype()).tolist(), column.type)
+
+
+def numbered(table: pa.Table, episode: int, first: int, rate: float) -> pa.Table:
+    """Return rows with new numbers and times.
+
+    Args:
+        table: (L, …) rows of an episode.
+        episode: Number of the episode.
+        first: Number of its first row in the dataset.
+        rate: Rows per second.
+    """
+    frames = np.arange(len(table))
+    values = {
+        "timestamp": (frames / rate).astype(np.float32),
+        "frame_index": frames,
+        "episode_index": np.full(len(table), episode),
+        "index": frames + first,
+    }
+    for name in NUMBERED:
+        at, kind = table.column_names.index(name), table.schema.field(name)
+        table = table.set_column(at, kind, pa.array(values[name]).cast(kind.type))
+    return table
+
+
+def statistics_of(values: npt.NDArray[Any]) -> Statistics:
+    """Return statistics of (L,) or (L, D) values; those of single values are (1,)."""
+    found = np.asarray(values, np.float64).reshape(len(values), -1)
+    quantiles = {name: np.quantile(found, at, axis=0) for name, at in QUANTILES.items()}
+    return {
+        "min": found.min(0),
+        "max": found.max(0),
+        "mean": found.mean(0),
+        "std": found.std(0),
+        "count": np.array([len(found)]),
+        **quantiles,
+    }
+
+
+def statistics_of_pictures(frames: Sequence[npt.NDArray[np.uint8]]) -> Statistics:
+    """Return statistics of (H, W, 3) frames for each channel, (3, 1, 1), from 0 to 1; `count` is the number of frames."""
+    found = statistics_of(np.concatenate([frame.reshape(-1, 3) for frame in frames]))
+    made = {name: (each / 255.0).reshape(3, 1, 1) for name, each in found.items() if name != "count"}
+    return {**made, "count": np.array([len(frames)])}
+
+
+def statistics_of_rows(table: pa.Table) -> dict[str, Statistics]:
+    """Return statistics of all columns of numbers."""
+    found = {}
+    for name in table.column_names:
+        kind = table.schema.field(name).type
+        while pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+            kind = kind.value_type
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+            found[name] = statistics_of(np.asarray(table[name].to_pylist(), np.float64))
+    return found
+
+
+def joined_statistics(several: Sequence[Mapping[str, Statistics]]) -> dict[str, Statistics]:
+    """Return the statistics of a dataset from those of its episodes, by LeRobot's rules: moments are exact, quantiles are the outermost
+    of the episodes (`aggregate_feature_stats` in lerobot/datasets/compute_stats.py).
+    """
+    joined = {}
+    for name in several[0] if several else ():
+        each = [episode[name] for episode in several]
+        counts = np.stack([stats["count"].astype(np.float64) for stats in each])
+        means, deviations = (np.stack([stats[kind] for stats in each]) for kind in ("mean", "std"))
+        weights = counts.reshape(-1, *[1] * (means.ndim - 1))
+        mean = (means * weights).sum(0) / weights.sum()
+        variance = ((deviations**2 + (means - mean) ** 2) * weights).sum(0) / weights.sum()
+        joined[name] = {
+            "min": np.min([stats["min"] for stats in each], 0),
+            "max": np.max([stats["max"] for stats in each], 0),
+            "mean": mean,
+            "std": np.sqrt(variance),
+            "count": counts.sum(0).astype(np.int64),
+        }
+        for quantile, at in QUANTILES.items():
+            outermost = np.min if at <= 0.5 else np.max
+            joined[name][quantile] = outermost([stats[quantile] for stats in each], 0)
+    return joined

@@ -1,0 +1,52 @@
+"""The episodes of a LeRobot dataset as sources: a cut of each camera's video, named as the video that its output becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vidprep.formats.errors import SourceError, StoreError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EPISODES_PER_CHUNK = 1000
+INFO_NAME = "meta/info.json"
+
+
+def is_robot_dataset(source: object) -> bool:
+    """Return whether a source is the folder of a LeRobot dataset."""
+    return isinstance(source, Path) and (source / INFO_NAME).is_file()
+
+
+def episode_video(camera: str, episode: int) -> str:
+    """Return the id of an episode's video: its path in a LeRobot dataset of one video for each episode, without extension."""
+    chunk, number = divmod(episode, EPISODES_PER_CHUNK)
+    return f"videos/{camera}/chunk-{chunk:03d}/file-{number:03d}"
+
+
+def episode_table(root: Path) -> pa.Table:
+    """Return the episodes as a table of cuts, with the labels `episode_index` and `camera`. Raises SourceError."""
+    import pyarrow as pa
+
+    from vidprep.formats.lerobot import LeRobotDataset
+
+    try:
+        found = LeRobotDataset.read(root)
+    except StoreError as error:
+        raise SourceError(error.message, path=error.path) from error
+    rows = [
+        {
+            "path": str(root / part.path),
+            "id": episode_video(camera, episode.number),
+            "start": part.start,
+            "end": part.end,
+            "episode_index": episode.number,
+            "camera": camera,
+        }
+        for episode in found.episodes
+        for camera, part in episode.videos.items()
+    ]
+    if not rows:
+        raise SourceError("declares no episode with a video", path=root)
+    return pa.Table.from_pylist(rows)
