@@ -14,6 +14,7 @@ import pytest
 
 from tests.cluster import daemon, free_port, needs_modules
 from tests.helpers import make_clip, make_clips
+from tests.robots import make_robot_dataset
 from tests.s3 import bucket
 
 ROOT = Path(__file__).parents[1]
@@ -115,6 +116,12 @@ def test_from_raw_videos_to_a_loop_that_reads_from_a_bucket(folder: Path, tmp_pa
     with bucket(tmp_path) as s3:
         environment = s3.environment | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
         run_blocks("docs/object-storage.md", folder, {"s3://bucket": f"s3://{s3.name}"}, **environment)
+
+
+@pytest.mark.long
+def test_the_page_about_robot_datasets(tmp_path: Path) -> None:
+    make_robot_dataset(tmp_path / "robot")
+    run_blocks("docs/robots.md", tmp_path, {})
 
 
 @pytest.mark.long
