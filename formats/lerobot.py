@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ class LeRobotDataset:
         rate: Rows and frames per second
         info: Content of info.json
         episodes: The episodes, by number
-        tasks: Text of each task, by number
+        tasks: Text of each task, by its number
     """
 
     root: Path
@@ -109,7 +110,7 @@ class LeRobotDataset:
     rate: float
     info: dict[str, Any]
     episodes: list[Episode]
-    tasks: list[str]
+    tasks: dict[int, str]
 
     @property
     def features(self) -> dict[str, dict[str, Any]]:
@@ -120,6 +121,21 @@ class LeRobotDataset:
     def cameras(self) -> list[str]:
         """Names of the columns that are videos."""
         return [name for name, about in self.features.items() if about.get("dtype") == "video"]
+
+    @property
+    def depth_cameras(self) -> list[str]:
+        """Cameras whose videos are maps of depth, which are no pictures."""
+
+        def is_depth(about: Mapping[str, Any]) -> bool:
+            known = [about, about.get("info"), about.get("video_info")]
+            return any(
+                each.get(f"{prefix}is_depth_map")
+                for each in known
+                if isinstance(each, Mapping)
+                for prefix in ("", "video.")
+            )
+
+        return [name for name in self.cameras if is_depth(self.features[name])]
 
     @classmethod
     def read(cls, root: Path) -> LeRobotDataset:
@@ -137,7 +153,16 @@ class LeRobotDataset:
             if min(int(info["total_episodes"]), int(info["total_frames"])) < 0:
                 raise StoreError("declares a negative number of episodes or rows", path=path)
             return found
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, pa.ArrowException) as error:
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            ArithmeticError,
+            MemoryError,
+            pa.ArrowException,
+        ) as error:
             if isinstance(error, StoreError):
                 raise
             raise StoreError(f"cannot be read as that of a LeRobot dataset: {_reason(error)}", path=path) from error
@@ -159,20 +184,39 @@ class LeRobotDataset:
             if isinstance(error, StoreError):
                 raise
             raise StoreError(f"cannot be read: {_reason(error)}", path=path) from error
+        order = np.argsort(of["episode_index"], kind="stable")
+        numbers, firsts = np.unique(of["episode_index"][order], return_index=True)
         found = {}
-        for number in np.unique(of["episode_index"]):
-            rows = of["episode_index"] == number
-            numbers = (of[column][rows].astype(np.int64) for column in ("frame_index", "index", "task_index"))
-            found[int(number)] = EpisodeRows(of["timestamp"][rows], *numbers)
+        for number, rows in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True):
+            columns = (of[column][rows].astype(np.int64) for column in ("frame_index", "index", "task_index"))
+            found[int(number)] = EpisodeRows(of["timestamp"][rows], *columns)
         return found
+
+    def tables_of(self, name: str) -> dict[int, pa.Table]:
+        """Return all columns of the rows of each episode in a data file. Raises StoreError."""
+        path = self.root / name
+        try:
+            table = pq.read_table(path, partitioning=None)
+            if lacking := [column for column in ROW_COLUMNS if column not in table.column_names]:
+                raise StoreError(f"has rows without a column {lacking[0]}")
+            table = table.take(pc.sort_indices(_flat(table["episode_index"])))
+            numbers = np.asarray(_flat(table["episode_index"]).to_numpy())
+        except FileNotFoundError:
+            raise StoreError(f"has no rows: {name} is not there") from None
+        except (OSError, ValueError, TypeError, pa.ArrowException) as error:
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"has rows that cannot be read: {_reason(error)}", path=path) from error
+        firsts = np.append(np.unique(numbers, return_index=True)[1], len(numbers))
+        return {int(numbers[at]): table.slice(at, end - at) for at, end in pairwise(firsts.tolist())}
 
     def states_of(self, episode: Episode) -> npt.NDArray[np.float64]:
         """Return (L, D) states and actions of an episode; D is 0 if it has none. Raises StoreError, FileNotFoundError."""
         path = self.root / episode.data
         columns = [name for name in STATES if name in self.features]
         try:
-            table = pq.read_table(path, columns=["episode_index", *columns], partitioning=None)
-            rows = table.filter(pc.equal(table["episode_index"], episode.number))
+            own = [("episode_index", "==", episode.number)]
+            rows = pq.read_table(path, columns=["episode_index", *columns], partitioning=None, filters=own)
             found = [np.asarray(rows[name].to_pylist(), np.float64).reshape(len(rows), -1) for name in columns]
         except FileNotFoundError:
             raise
@@ -238,19 +282,18 @@ def _flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.list_flatten(column) if is_list else column
 
 
-def _tasks(root: Path, version: str) -> list[str]:
+def _tasks(root: Path, version: str) -> dict[int, str]:
     """Return the text of each task. In version 3.0 it is the index of a pandas table, which may have any name."""
     if version != "v3.0":
-        lines = list(_lines(root / "meta" / "tasks.jsonl"))
-        return [str(line["task"]) for line in sorted(lines, key=lambda line: int(line["task_index"]))]
+        return {int(line["task_index"]): str(line["task"]) for line in _lines(root / "meta" / "tasks.jsonl")}
     path = root / TASKS_NAME
     if not path.exists():
-        return []
+        return {}
     table = pq.read_table(path, partitioning=None)
     texts = [name for name in table.column_names if name != "task_index"]
     if "task_index" not in table.column_names or len(texts) != 1:
         raise StoreError("has not one column beside task_index, the text", path=path)
-    return [str(text) for text in table.take(pc.sort_indices(table["task_index"]))[texts[0]].to_pylist()]
+    return dict(zip(table["task_index"].to_pylist(), map(str, table[texts[0]].to_pylist()), strict=True))
 
 
 def task_table(tasks: Sequence[str]) -> pa.Table:
@@ -288,7 +331,11 @@ def _filled(template: str, values: Mapping[str, Any]) -> str:
         name, width = match.groups()
         if name not in values:
             raise StoreError(f"the path {template!r} of meta/info.json has an unknown field {name}")
-        return str(values[name]) if width is None else f"{int(values[name]):0{int(width or 0)}d}"
+        if width is None:
+            return str(values[name])
+        if len(width) > 2:
+            raise StoreError(f"the path {template[:100]!r} of meta/info.json has a field that is too wide")
+        return f"{int(values[name]):0{int(width or 0)}d}"
 
     path = TEMPLATE_FIELD.sub(value, template)
     if path.startswith("/") or ".." in path.split("/") or "\0" in path:

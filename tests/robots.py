@@ -24,9 +24,15 @@ SIZE = 64
 
 
 def write_video(
-    path: Path, numbers: Sequence[int], rate: int, starts: Sequence[int] = (0,), *, codec: str = "libx264", gop: int = 2
+    path: Path,
+    numbers: Sequence[int | None],
+    rate: int,
+    starts: Sequence[int] = (0,),
+    *,
+    codec: str = "libx264",
+    gop: int = 2,
 ) -> None:
-    """A video of numbered pictures, with keyframes at `starts`."""
+    """A video of numbered pictures, with keyframes at `starts`. None is a black picture."""
     path.parent.mkdir(parents=True, exist_ok=True)
     options = {"libx264": {"preset": "ultrafast", "qp": "20", "bf": "0"}, "libsvtav1": {"preset": "12", "crf": "20"}}
     with av.open(str(path), "w") as container:
@@ -37,7 +43,9 @@ def write_video(
         stream.codec_context.gop_size = gop
         stream.codec_context.thread_count = 1
         for at, number in enumerate(numbers):
-            drawn = np.repeat(picture(number)[..., None], 3, 2)
+            drawn = np.repeat(
+                (picture(number) if number is not None else np.zeros((SIZE, SIZE), np.uint8))[..., None], 3, 2
+            )
             frame = av.VideoFrame.from_ndarray(drawn, format="rgb24").reformat(format="yuv420p")
             frame.pts = at
             if at in starts:

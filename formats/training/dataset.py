@@ -459,8 +459,9 @@ class VideoDataset:
         blocks: npt.NDArray[np.int64] = before[videos] + np.minimum(starts, lengths[videos]) // num_frames
         return blocks
 
-    def runs(self, items: npt.NDArray[np.int64], run_bytes: int) -> npt.NDArray[np.int64]:
-        """Return (N,) numbers that are equal for items that are stored together, in up to about `run_bytes` bytes.
+    def runs(self, items: npt.NDArray[np.int64], run_bytes: int) -> tuple[npt.NDArray[np.int64], float]:
+        """Return (N,) numbers that are equal for items that follow one another in storage, in up to about `run_bytes` bytes; and the
+        estimated size of all items in bytes.
 
         Args:
             items: (N,) numbers of items of all processes.
@@ -476,7 +477,7 @@ class VideoDataset:
         each = (sizes[videos] / np.maximum(1, num_items[videos]))[order]
         made = np.empty(len(items), np.int64)
         made[order] = np.unique((np.cumsum(each) - each) // run_bytes, return_inverse=True)[1]
-        return made
+        return made, float(each.sum())
 
     def locate(self, index: SupportsIndex, epoch: int | None = None) -> tuple[str, npt.NDArray[np.int64]]:
         """Return the video id of an item and its frame numbers, (T,).

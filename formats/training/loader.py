@@ -192,9 +192,8 @@ class PrefetchLoader:
         window_bytes, self._window, ahead = whole("window_bytes", window_bytes, 1), 1, Ahead()
         if shuffle == RUNS:
             numbers = np.arange(data.num_items) if self._items is None else self._items
-            self._runs = data.undivided().runs(numbers, RUN_BYTES)
-            per_byte = len(numbers) / (RUN_BYTES * (int(self._runs.max()) + 1))
-            self._window = min(math.ceil(per_byte * window_bytes), WINDOW_MAX)
+            self._runs, total = data.undivided().runs(numbers, RUN_BYTES)
+            self._window = min(math.ceil(window_bytes * len(numbers) / max(total, 1.0)), WINDOW_MAX)
             ahead = Ahead(max(ahead.limit_bytes, window_bytes // workers), None)
         self._order = self._order_of(sampler, seed, shuffle=bool(shuffle))
         if sampler is None and not len(self):
@@ -591,7 +590,11 @@ class PrefetchLoader:
                 )
                 self._take(worker, ItemResult(at_work.position, error, (), {}, 0.0, 0, 0, 0))
         self._crew.start(worker)
-        self._send_work(self._coming, now, [worker])
+        known = list(self._coming)
+        size = len(known) if self._runs is None else max(1, self._window // self.batch_size)
+        for first in range(0, len(known), max(1, size)):
+            self._send_work(known[first : first + size], (), [worker])
+        self._send_work((), now, [worker])
         if gone.error is not None:
             raise CrashedError(f"a worker cannot go on: {type(gone.error).__name__}: {gone.error}") from gone.error
         if gone.code >= 0:

@@ -199,6 +199,78 @@ def test_an_episode_with_a_lost_video_is_left_out(tmp_path: Path) -> None:
     assert states == AT_10[0] + AT_10[2]
 
 
+def changed_info(root: Path, **values: Any) -> None:
+    path = root / "meta/info.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_rows_that_are_missing_doubled_or_in_another_order(tmp_path: Path) -> None:
+    source = make_robot_dataset(tmp_path / "source")
+    path = source / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(path)
+    order = np.random.default_rng(0).permutation(len(table))
+    pq.write_table(table.take(pa.array(order[order != 80])), path)
+    ran = transcode(source, tmp_path / "made", "--fps", 10, "--quiet")
+    assert ran.code == 0 and "episode 2 has rows that are not numbered 0 to 22" in ran.err
+    check(tmp_path / "made", AT_10[:2], 10)
+
+
+def test_splits_tasks_and_other_metadata_are_kept(tmp_path: Path) -> None:
+    source = make_robot_dataset(tmp_path / "source")
+    changed_info(source, splits={"train": "0:2", "val": "2:3", "odd": "all"}, total_tasks=2)
+    (source / "meta/modality.json").write_text("{}")
+    tasks = source / "meta/tasks.parquet"
+    table = pq.read_table(tasks)
+    pq.write_table(table.set_column(0, "task_index", pa.array([0, 7])), tasks)
+    rows = source / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(rows)
+    at = table.column_names.index("task_index")
+    pq.write_table(table.set_column(at, "task_index", pa.array([7 * task for task in table[at].to_pylist()])), rows)
+    assert transcode(source, tmp_path / "made", "--fps", 10, "--quiet").code == 0
+    info = json.loads((tmp_path / "made/meta/info.json").read_text())
+    assert info["splits"] == {"train": "0:2", "val": "2:3"} and (tmp_path / "made/meta/modality.json").exists()
+    assert pq.read_table(tmp_path / "made/meta/tasks.parquet")["task_index"].to_pylist() == [0, 1]
+    assert set(rows_of(tmp_path / "made")["task_index"].to_pylist()) == {0, 1}
+    episodes = pq.read_table(tmp_path / "made/meta/episodes", partitioning=None).to_pylist()
+    assert [about["tasks"] for about in episodes] == [[TASKS[0]], [TASKS[1]], [TASKS[0]]]
+
+
+def test_files_of_others_are_never_removed(robot: Path, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    (made / "data").mkdir(parents=True)
+    (made / "data/thesis.txt").write_text("mine")
+    ran = transcode(robot, made, "--fps", 10)
+    assert ran.code == 2 and "holds data/, which vidprep did not write" in ran.err
+    assert (made / "data/thesis.txt").read_text() == "mine"
+    before = digests(robot)
+    assert transcode(robot, robot).code == 2 and transcode(robot, robot / "data").code == 2 and digests(robot) == before
+
+
+def test_a_lost_or_changed_file_is_a_fault_and_is_written_again(robot: Path, tmp_path: Path) -> None:
+    made, options = tmp_path / "made", ("--fps", 10, "--quiet")
+    assert transcode(robot, made, *options).code == 0
+    whole, rows = digests(made), made / "data/chunk-000/file-000.parquet"
+    rows.unlink()
+    (made / "meta/stats.json").write_text("{}")
+    ran = transcode(made, verb="validate")
+    assert ran.code == 1 and f"{rows}: is missing" in ran.out and "stats.json: is not the file" in ran.out
+    assert transcode(robot, made, *options).code == 0 and digests(made) == whole
+    assert transcode(robot, made, *options, "--actions", "sum").code == 0
+    assert digests(made).keys() == whole.keys() and digests(made) != whole
+
+
+def test_depth_and_broken_rates_are_refused(tmp_path: Path) -> None:
+    source = make_robot_dataset(tmp_path / "source")
+    about = json.loads((source / "meta/info.json").read_text())["features"]
+    changed_info(source, fps=29.97)
+    ran = transcode(source, tmp_path / "made")
+    assert ran.code == 2 and "whole numbers; give --fps 29" in ran.err
+    about[CAMERAS[1]]["info"]["video.is_depth_map"] = True
+    changed_info(source, features=about, fps=30)
+    ran = transcode(source, tmp_path / "made")
+    assert ran.code == 2 and "is a map of depth" in ran.err and not (tmp_path / "made").exists()
+
+
 @pytest.mark.long
 def test_killed_twenty_times_it_ends_as_if_it_was_not(robot: Path, tmp_path: Path) -> None:
     whole, made, rng = tmp_path / "whole", tmp_path / "made", random.Random(0)

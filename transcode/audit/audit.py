@@ -5,9 +5,10 @@ Nothing is written to the dataset.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from vidprep.transcode.workers import (
 
 FINDINGS_NAME = "findings.parquet"
 FORMS_SHOWN = 10
+MOVED_SHARE = 0.1  # of the range of a value in its episode: less is a robot at rest
 SCHEMA = pa.schema(
     [
         ("level", pa.string()),
@@ -70,7 +72,7 @@ class FormFacts:
         num_videos: How many there are
         num_frames: Number of their frames
         rates: Smallest and largest frame rate
-        gops: Median and largest number of frames from a keyframe to the next
+        gops: How often so many frames are from a keyframe to the next
         loaders: Why other libraries cannot read one of them, by library; "" if they can
         hardware: What hardware decoders do not decode it
     """
@@ -78,15 +80,23 @@ class FormFacts:
     num_videos: int = 0
     num_frames: int = 0
     rates: tuple[float, float] = (0.0, 0.0)
-    gops: tuple[float, int] = (0.0, 0)
+    gops: Counter[int] = field(default_factory=Counter)
     loaders: dict[str, str] = field(default_factory=dict)
     hardware: list[str] = field(default_factory=list)
+
+    def add(self, facts: VideoFacts) -> None:
+        """Add a video."""
+        self.num_videos += 1
+        self.num_frames += len(facts.times)
+        if rate := _rate(facts):
+            self.rates = (min(self.rates[0] or rate, rate), max(self.rates[1], rate))
+        self.gops.update(np.diff(np.flatnonzero(facts.keyframes), append=len(facts.keyframes)).tolist())
 
     @property
     def gops_shown(self) -> str:
         """Distance of keyframes, for people."""
-        median, largest = self.gops
-        return f"{median:g}" if median == largest else f"{median:g}, at most {largest},"
+        usual, largest = max(self.gops, key=lambda size: (self.gops[size], size), default=0), max(self.gops, default=0)
+        return f"{usual}" if usual == largest else f"{usual}, at most {largest},"
 
 
 @dataclass(slots=True)
@@ -97,7 +107,6 @@ class AuditReport:
         dataset: What was recognised
         about: Its size
         checked: Number of videos that were read
-        faults: A line for each error
         findings: Errors and warnings
         forms: Facts of its videos, by form
     """
@@ -105,9 +114,13 @@ class AuditReport:
     dataset: str
     about: str
     checked: int = 0
-    faults: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     forms: dict[Form, FormFacts] = field(default_factory=dict)
+
+    @property
+    def faults(self) -> list[str]:
+        """A line for each error."""
+        return [finding.line for finding in self.findings if finding.level == ERROR]
 
     @property
     def num_warnings(self) -> int:
@@ -127,7 +140,9 @@ class AuditReport:
 
 
 def _plain(facts: FormFacts) -> dict[str, Any]:
-    return {name: getattr(facts, name) for name in FormFacts.__slots__}
+    return {name: getattr(facts, name) for name in FormFacts.__slots__} | {
+        "gops": {str(size): count for size, count in facts.gops.items()}
+    }
 
 
 def audit_dataset(
@@ -158,16 +173,13 @@ def audit_dataset(
 
     def tell(finding: Finding) -> None:
         report.findings.append(finding)
-        if finding.level == ERROR:
-            report.faults.append(finding.line)
         on_finding(finding)
 
     for finding in found.findings:
         tell(finding)
     videos = found.videos if sample is None else _some(found.videos, sample)
     on_start(len(videos))
-    read = list[tuple[VideoFile, VideoFacts]]()
-    moves = _Moves(found)
+    firsts = dict[Form, VideoFile]()
     with (
         LocalPool(max(1, min(jobs, len(videos))), _read_in) as workers,
         stopped_by_signals(workers, grace_seconds=0) as stop,
@@ -175,14 +187,17 @@ def audit_dataset(
         for video, facts in workers.results(videos):
             if facts is None:
                 continue
-            for finding in findings_of(video, facts, moves):
+            for finding in findings_of(video, facts, partial(_moves, found)):
                 tell(finding)
             report.checked += 1
-            read.append((video, facts))
+            if facts.error is None:
+                form = Form(facts.codec, facts.pixel_format, *facts.size)
+                report.forms.setdefault(form, FormFacts()).add(facts)
+                firsts[form] = min(firsts.get(form, video), video, key=lambda each: each.name)
             on_video()
     if stop.signal is not None:
         raise KeyboardInterrupt
-    report.forms = _forms(read, jobs)
+    _try_decoders(report.forms, firsts, jobs)
     return report
 
 
@@ -195,7 +210,10 @@ class _Sized(NamedTuple):
 
 def _some(videos: Sequence[VideoFile], count: int) -> list[VideoFile]:
     """Return a sample of videos."""
-    sized = [_Sized(video.name, video.path.stat().st_size if video.path.exists() else 0) for video in videos]
+    sized = [
+        _Sized(video.name, video.member[1] if video.member else video.path.stat().st_size if video.path.exists() else 0)
+        for video in videos
+    ]
     names = {each.id for each in choose(sized, count)}
     return [video for video in videos if video.name in names]
 
@@ -214,30 +232,13 @@ def _read_in(child: Child, video: VideoFile) -> VideoFacts:
         return VideoFacts(error=f"reading it failed: {error}")
 
 
-def _forms(read: Sequence[tuple[VideoFile, VideoFacts]], jobs: int) -> dict[Form, FormFacts]:
-    """Return facts by form; the first video of each form is tried with other libraries."""
-    groups = defaultdict[Form, list[tuple[VideoFile, VideoFacts]]](list)
-    for video, facts in sorted(read, key=lambda each: each[0].name):
-        if facts.error is None:
-            groups[Form(facts.codec, facts.pixel_format, *facts.size)].append((video, facts))
-    made = dict[Form, FormFacts]()
-    firsts = {form: group[0][0] for form, group in groups.items()}
+def _try_decoders(forms: dict[Form, FormFacts], firsts: Mapping[Form, VideoFile], jobs: int) -> None:
+    """Let other libraries read the first video of each form."""
     with LocalPool(max(1, min(jobs, len(firsts))), _tried_in) as workers:
         tried = {video.name: loaders for video, loaders in workers.results(firsts.values())}
-    for form, group in sorted(groups.items(), key=lambda each: (-len(each[1]), each[0])):
-        rates = [rate for _, facts in group if (rate := _rate(facts))]
-        gops = np.concatenate(
-            [np.diff(np.flatnonzero(facts.keyframes), append=len(facts.keyframes)) for _, facts in group]
-        )
-        made[form] = FormFacts(
-            len(group),
-            sum(len(facts.times) for _, facts in group),
-            (min(rates, default=0.0), max(rates, default=0.0)),
-            (float(np.median(gops)) if len(gops) else 0.0, int(gops.max(initial=0))),
-            tried[firsts[form].name] or {},
-            hardware_notes(form.codec, form.pixel_format),
-        )
-    return made
+    for form, facts in forms.items():
+        facts.loaders = tried[firsts[form].name] or {}
+        facts.hardware = hardware_notes(form.codec, form.pixel_format)
 
 
 def _tried_in(child: Child, video: VideoFile) -> dict[str, str]:
@@ -254,28 +255,20 @@ def _rate(facts: VideoFacts) -> float:
     return float((len(times) - 1) / (times[-1] - times[0])) if len(times) > 1 and times[-1] > times[0] else 0.0
 
 
-class _Moves:
-    """Whether states or actions of an episode move, which is looked up where a picture is frozen."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._robot = dataset.robot
-
-    def __call__(self, clip: Clip, begin: float, end: float) -> bool | None:
-        if self._robot is None or clip.episode is None or clip.times is None:
-            return None
-        try:
-            states = self._robot.states_of(clip.episode)
-        except (StoreError, FileNotFoundError):
-            return None
-        times = clip.start + clip.times
-        if not states.shape[1] or len(states) != len(times):
-            return None
-        inside = states[(times >= begin) & (times <= end)]
-        whole = np.ptp(states, axis=0)
-        return bool(len(inside) and np.any((np.ptp(inside, axis=0) > MOVED_SHARE * whole) & (whole > 0)))
-
-
-MOVED_SHARE = 0.1  # of the range of a value in its episode: less is a robot at rest
+def _moves(dataset: Dataset, clip: Clip, begin: float, end: float) -> bool | None:
+    """Return whether states or actions of an episode move between two times; None if that is not known."""
+    if dataset.robot is None or clip.episode is None or clip.times is None:
+        return None
+    try:
+        states = dataset.robot.states_of(clip.episode)
+    except (StoreError, FileNotFoundError):
+        return None
+    times = clip.start + clip.times
+    inside = states[(times >= begin) & (times <= end)] if len(states) == len(times) else states[:0]
+    if not states.shape[1] or not len(inside):
+        return None
+    whole = np.ptp(states, axis=0)
+    return bool(np.any((np.ptp(inside, axis=0) > MOVED_SHARE * whole) & (whole > 0)))
 
 
 def write_findings(findings: Sequence[Finding], path: Path) -> None:
@@ -288,7 +281,7 @@ def write_findings(findings: Sequence[Finding], path: Path) -> None:
 def summary_lines(report: AuditReport) -> list[str]:
     """Return lines about the videos: their form, and who cannot decode them."""
     lines = [f"{report.dataset}: {report.about}"]
-    for form, facts in [*report.forms.items()][:FORMS_SHOWN]:
+    for form, facts in sorted(report.forms.items(), key=lambda each: (-each[1].num_videos, each[0]))[:FORMS_SHOWN]:
         lines.append(
             f"{count_of(facts.num_videos, 'video')} of {form.codec} {form.pixel_format} {form.width}x{form.height}, "
             f"{count_of(facts.num_frames, 'frame')}, {facts.gops_shown} frames per keyframe"

@@ -1,4 +1,4 @@
-"""What an audit knows of a dataset before it opens a video, and what it finds."""
+"""Types of the audit: declared videos, and findings."""
 
 from __future__ import annotations
 

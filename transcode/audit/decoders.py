@@ -1,4 +1,4 @@
-"""Who can decode a video: the libraries that are installed, by trying, and NVIDIA's decoders, by a table."""
+"""Libraries and NVIDIA GPUs that can decode a video."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def hardware_notes(codec: str, pixel_format: str) -> list[str]:
     if who == ALL:
         return []
     if who is None:
-        return [f"NVDEC decodes no {codec} in {pixel_format}"]
+        return [f"no NVIDIA decoder is known here for {codec} in {pixel_format}"]
     return [f"NVDEC decodes {codec} on {who}"]
 
 

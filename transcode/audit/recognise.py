@@ -5,7 +5,6 @@ from __future__ import annotations
 import tarfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
@@ -14,10 +13,16 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from vidprep.formats.errors import SourceError, StoreError, count_of
-from vidprep.formats.lerobot import INFO_NAME
 from vidprep.transcode.audit.dataset import ERROR, WARNING, Clip, Dataset, Finding, VideoFile
 from vidprep.transcode.audit.robot import robot_dataset
-from vidprep.transcode.sources import READERS, VIDEO_EXTENSIONS, SourceList, find_sources
+from vidprep.transcode.sources import (
+    READERS,
+    VIDEO_EXTENSIONS,
+    SourceList,
+    find_sources,
+    is_robot_dataset,
+    read_source_table,
+)
 
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # of a videofolder of Hugging Face
 
@@ -26,24 +31,26 @@ def recognised(place: Path) -> Dataset:
     """Return the dataset in a folder, or that of a table.
 
     Raises:
-        StoreError: It is none that is known.
+        StoreError: The dataset is of no known kind.
+        OSError: The folder cannot be read.
     """
     try:
         if place.is_file():
             return _of_sources(
-                "table" if place.suffix.lower() in READERS else "video", place, find_sources(place, _nowhere(place))
+                "table" if place.suffix.lower() in READERS else "video",
+                place,
+                find_sources(place, _unused_destination(place)),
             )
-        if (place / INFO_NAME).is_file():
+        if is_robot_dataset(place):
             return robot_dataset(place)
-        if tars := sorted(place.glob("*.tar")):
-            return _of_tars(place, tars)
+        if (tars := sorted(place.rglob("*.tar"))) and (found := _of_tars(place, tars)).videos:
+            return found
         if tables := sorted(path for name in METADATA_NAMES for path in place.rglob(name)):
             return _of_tables("videofolder", place, tables)
         tables = sorted(path for path in place.iterdir() if path.suffix.lower() in READERS)
-        with suppress(SourceError):  # a table of something else
-            if len(tables) == 1:
-                return _of_tables("folder with a table", place, tables)
-        return _of_sources("folder of videos", place, find_sources(place, _nowhere(place)))
+        if len(tables) == 1 and "path" in read_source_table(str(tables[0])).columns:
+            return _of_tables("folder with a table", place, tables)
+        return _of_sources("folder of videos", place, find_sources(place, _unused_destination(place)))
     except SourceError as error:
         raise StoreError(
             "is neither a destination of vidprep nor a dataset that is known here (LeRobot, webdataset, videofolder, a table, "
@@ -52,7 +59,7 @@ def recognised(place: Path) -> Dataset:
         ) from error
 
 
-def _nowhere(place: Path) -> Path:
+def _unused_destination(place: Path) -> Path:
     """Return a destination that holds no source."""
     return place.resolve().parent / f".{place.name}.nowhere"
 
@@ -83,7 +90,7 @@ def _of_tables(kind: str, root: Path, tables: list[Path]) -> Dataset:
     """Return the videos of tables, and name those in the folder that no table has."""
     made = Dataset(kind, "", root, [])
     for table in tables:
-        one = _of_sources(kind, table, find_sources(_as_source(table), _nowhere(root)))
+        one = _of_sources(kind, table, find_sources(_as_source(table), _unused_destination(root)))
         made.videos += [VideoFile(video.path, _shown(str(video.path), root), video.clips) for video in one.videos]
         made.findings += [each._replace(path=_shown(str(one.root / each.path), root)) for each in one.findings]
     known = {video.path.resolve() for video in made.videos}
@@ -118,8 +125,9 @@ def _of_tars(root: Path, tars: list[Path]) -> Dataset:
     """Return the videos in the tars of webdataset, whose samples are members of one name without extensions."""
     made, num_samples = Dataset("webdataset", "", root, []), 0
     for tar in tars:
-        samples = dict[str, Counter[str]]()
+        samples, name_of_tar = dict[str, Counter[str]](), _shown(str(tar), root)
         try:
+            size = tar.stat().st_size
             with tarfile.open(tar, "r:") as file:
                 for member in file:
                     if not member.isfile():
@@ -129,15 +137,13 @@ def _of_tars(root: Path, tars: list[Path]) -> Dataset:
                     samples.setdefault(folder + slash + base, Counter())[extension] += 1
                     if PurePosixPath(name).suffix.lower().removeprefix(".") in VIDEO_EXTENSIONS:
                         place = member.offset_data, member.size
-                        made.videos.append(VideoFile(tar, f"{tar.name}/{member.name}", (Clip(""),), None, place))
-                    if member.offset_data + member.size > tar.stat().st_size:
+                        made.videos.append(VideoFile(tar, f"{name_of_tar}/{member.name}", (Clip(""),), None, place))
+                    if member.offset_data + member.size > size:
                         raise tarfile.ReadError("ends inside its last member")
         except (tarfile.TarError, OSError, ValueError) as error:
-            made.findings.append(Finding(ERROR, "damaged", tar.name, "", None, f"is no whole tar: {error}"))
-        made.findings += _faults_of_samples(tar.name, samples)
+            made.findings.append(Finding(ERROR, "damaged", name_of_tar, "", None, f"is no whole tar: {error}"))
+        made.findings += _faults_of_samples(name_of_tar, samples)
         num_samples += len(samples)
-    if not made.videos:
-        raise StoreError("has tars without a video", path=root)
     made.about = f"{count_of(num_samples, 'sample')} in {count_of(len(tars), 'tar')}"
     return made
 

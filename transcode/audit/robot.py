@@ -22,18 +22,20 @@ def robot_dataset(root: Path) -> Dataset:
     """Return a LeRobot dataset. Raises StoreError if its metadata cannot be read."""
     found = LeRobotDataset.read(root)
     findings = list(_faults_of_totals(found))
-    rows = dict[int, EpisodeRows]()
+    rows, unreadable = dict[int, EpisodeRows](), set[str]()
     for name in sorted({episode.data for episode in found.episodes}):
         try:
             rows |= found.rows_of(name)
         except FileNotFoundError:
             findings.append(Finding(ERROR, "missing", name, "", None, "is not there"))
+            unreadable.add(name)
         except StoreError as error:
             findings.append(Finding(ERROR, "rows", name, "", None, error.message))
+            unreadable.add(name)
     for episode in found.episodes:
         if episode.number in rows:
             findings += _faults_of_rows(found, episode, rows[episode.number])
-        elif not any(fault.path == episode.data for fault in findings):
+        elif episode.data not in unreadable:
             findings.append(_of(episode, "rows", f"has no rows, {episode.length} are declared"))
     parts = defaultdict[str, list[Clip]](list)
     for episode in found.episodes:
@@ -60,12 +62,17 @@ def _of(episode: Episode, kind: str, text: str) -> Finding:
 
 def _faults_of_totals(found: LeRobotDataset) -> Iterator[Finding]:
     """Yield what info.json and the list of episodes contradict."""
-    due, there = list(range(int(found.info["total_episodes"]))), [episode.number for episode in found.episodes]
-    if due != there:
-        odd = min(set(due) ^ set(there), default=None)
-        which = "one is listed twice" if odd is None else f"{odd} is {'not listed' if odd in due else 'too many'}"
-        text = f"declares {count_of(len(due), 'episode')}, {len(there)} are listed: {which}"
+    declared, there = int(found.info["total_episodes"]), [episode.number for episode in found.episodes]
+    if declared != len(there):
+        text = f"declares {count_of(declared, 'episode')}, {len(there)} are listed"
         yield Finding(ERROR, "count", INFO_NAME, "", None, text)
+    if there != list(range(len(there))):
+        wrong = next(number for number, other in enumerate(there) if number != other)
+        text = f"episodes are not numbered from 0: at place {wrong} is episode {there[wrong]}"
+        yield Finding(ERROR, "count", INFO_NAME, "", None, text)
+    if sorted(found.tasks) != list(range(len(found.tasks))):
+        text = f"tasks are not numbered from 0: {sorted(found.tasks)[:5]}"
+        yield Finding(ERROR, "tasks", INFO_NAME, "", None, text)
     declared, total = int(found.info["total_frames"]), sum(episode.length for episode in found.episodes)
     if declared != total:
         text = f"declares {count_of(declared, 'row')}, the episodes have {total}"
@@ -76,7 +83,7 @@ def _faults_of_totals(found: LeRobotDataset) -> Iterator[Finding]:
     for episode in found.episodes:
         if episode.first is not None and episode.last is not None:
             if (episode.first, episode.last) != (following, following + episode.length):
-                text = f"is rows {episode.first} to {episode.last} by the metadata; its {episode.length} rows follow row {following}"
+                text = f"the metadata says rows {episode.first} to {episode.last}; it has {episode.length}, and begins at row {following}"
                 yield _of(episode, "rows", text)
             following = episode.last
 
@@ -100,11 +107,11 @@ def _faults_of_rows(found: LeRobotDataset, episode: Episode, rows: EpisodeRows) 
             yield Finding(WARNING, "times", episode.data, f"episode {episode.number}", None, text)
         else:
             text = (
-                f"timestamp of row {row} is {rows.times[row]:.6g} s, {row} rows at {found.rate:g} per second are "
+                f"timestamp of row {row} is {rows.times[row]:.6g} s; at {found.rate:g} rows per second it is "
                 f"{row / (found.rate or 1.0):.6g} s"
             )
             yield _of(episode, "times", text)
-    tasks = rows.tasks[(rows.tasks < 0) | (rows.tasks >= len(found.tasks))]
+    tasks = rows.tasks[~np.isin(rows.tasks, list(found.tasks))]
     if len(tasks):
         yield _of(episode, "tasks", f"names task {tasks[0]}, {count_of(len(found.tasks), 'task')} are listed")
 

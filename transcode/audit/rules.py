@@ -1,4 +1,4 @@
-"""What the frames of a video contradict of what a dataset declares."""
+"""Rules that compare the frames of a video with what a dataset declares."""
 
 from __future__ import annotations
 
@@ -117,9 +117,10 @@ def _faults_of_clip(
 
 
 def _faults_of_times(clip: Clip, times: npt.NDArray[np.float64]) -> Iterator[tuple[Level, str, str, float | None]]:
-    """Yield whether rows have a frame at their time, as LeRobot's reader demands it."""
+    """Yield whether rows have a frame at their time. LeRobot's reader compares float32, which is too coarse from 1024 s on."""
     assert clip.times is not None
-    due = clip.start + clip.times
+    due = (clip.start + clip.times).astype(np.float32)
+    times = times.astype(np.float32).astype(np.float64)
     after = np.clip(np.searchsorted(times, due), 0, len(times) - 1)
     before = np.maximum(after - 1, 0)
     nearest = np.where(np.abs(times[before] - due) < np.abs(times[after] - due), times[before], times[after])
@@ -139,7 +140,7 @@ def _usual_distance(times: npt.NDArray[np.float64]) -> float:
 
 
 def _spans_in(spans: list[Span], start: float, end: float) -> Iterator[Span]:
-    """Yield what of stretches lies in a part of the file, if it is long enough to be one."""
+    """Yield the parts of stretches in [start, end) that last SHORTEST_SECONDS or longer."""
     for begin, stop in spans:
         inside = max(begin, start), min(stop, end)
         if inside[1] - inside[0] >= SHORTEST_SECONDS - 1e-9:

@@ -44,6 +44,7 @@ from vidprep.transcode.check.reading import (
     opened_ids,
 )
 from vidprep.transcode.check.results import table_of, write_results
+from vidprep.transcode.check.robot_files import faults_of_robot_files
 from vidprep.transcode.check.unit import Check, Seeks, UnitResult, check_unit
 from vidprep.transcode.destination import array_status, is_in_use, is_unfinished, partitions_in, settings_of
 from vidprep.transcode.media import find_ffmpeg, has_filter
@@ -196,6 +197,7 @@ def check_destination(
         faults += faults_of_gop_index(destination, kind)
         report.not_indexed = num_not_indexed(destination)
     faults += faults_of_others(destination, kind, names)
+    faults += faults_of_robot_files(destination)
     unopened = None
     if found is None:
         faults.append(why_not_opened)

@@ -155,7 +155,7 @@ def validate(
     out: Annotated[
         str | Path | None,
         Option(
-            "Also write validation.parquet to FOLDER; of a dataset of others, findings.parquet and report.html.",
+            "Also write validation.parquet to FOLDER; of a dataset that vidprep did not make: findings.parquet and report.html.",
             "FOLDER",
             path="folder",
         ),
@@ -174,14 +174,14 @@ def validate(
     sources out, only the outputs of the others are checked.
 
     Args:
-        destination: An output folder of `transcode` or `burst`, or a dataset of others. Of a URL, one video at a time is fetched to
-            TMPDIR, and nothing is written to the URL.
+        destination: An output folder of `transcode` or `burst`, or its URL, of which one video at a time is fetched to TMPDIR and to
+            which nothing is written; or the folder of a dataset that vidprep did not make.
         source: The folder, file or table that the run took. Must be given by its name.
         progress: Show a progress bar on stderr.
         on_fault: Called with the text of each fault, or warning, when it is found.
 
     Returns:
-        ValidationReport, whose `faults` lists every fault; of a dataset of others an AuditReport, which has warnings, too.
+        ValidationReport, whose `faults` lists every fault; of a dataset that vidprep did not make an AuditReport, which has warnings, too.
 
     Raises:
         StoreError, ManifestError: `destination` is no destination of a run, or cannot be read.
@@ -256,6 +256,10 @@ def _audited(
     from vidprep.transcode.audit import audit_dataset
     from vidprep.transcode.run import bar
 
+    if out is not None:
+        if (absent := missing_for_pages()) is not None:
+            raise MissingError(f"a page needs {absent}: pip install 'vidprep[report]'")
+        check_writable(Path(out), "give --out another folder")
     with bar(is_shown=progress) as shown:
         report = audit_dataset(
             place,
@@ -266,10 +270,8 @@ def _audited(
             on_video=shown.update,
         )
     if out is not None:
-        try:
-            from vidprep.transcode.pages import write_audit
-        except ModuleNotFoundError as error:
-            raise MissingError(f"a page needs {error.name}: pip install 'vidprep[report]'") from error
+        from vidprep.transcode.pages import write_audit
+
         write_audit(report, str(place), f"{datetime.now():%Y-%m-%d %H:%M}", Path(out))
     return report
 
@@ -288,7 +290,7 @@ def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, as_json
     measurements go to DST/validation.parquet. To continue an interrupted check, run the same command again. Of a DST
     behind a URL, one video at a time is fetched to TMPDIR, and nothing is written to the URL.
 
-    A dataset of others is recognised by its files: LeRobot 2.0 to 3.0, tars of webdataset, a videofolder of Hugging
+    A dataset that vidprep did not make is recognised by its files: LeRobot 2.0 to 3.0, tars of webdataset, a videofolder of Hugging
     Face, a table, or a folder of videos. Every video is read to its end. Lines that begin with `warning: ` are no
     faults. Nothing is written to the dataset; --out gets findings.parquet and a page.
 

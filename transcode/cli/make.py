@@ -256,7 +256,7 @@ def _run(
     keywords: Mapping[str, Any],
     kind: type[Output],
 ) -> Summary:
-    from vidprep.transcode.run import Progress, execute
+    from vidprep.transcode.run import Progress
 
     if settings is not None:
         if build_settings(keywords, kind) != build_settings({}, kind):
@@ -266,8 +266,7 @@ def _run(
             raise SettingsError(f"settings.output is a {type(settings.output).__name__}; give a {kind.__name__}")
     reporter = Progress(is_shown=progress, on_row=on_row)
     request = request_of(source, destination, keywords, reporter, kind, settings)
-    summary = execute(request)
-    _complete(request, summary)
+    summary = _executed(request)
     if summary.interrupted_by == signal.SIGINT:
         raise KeyboardInterrupt
     if summary.disk_full:
@@ -278,7 +277,7 @@ def _run(
 
 
 def _run_command(source: Path | str, destination: Path | str, given: dict[str, Any], kind: type[Output]) -> None:
-    from vidprep.transcode.run import Progress, execute, preview
+    from vidprep.transcode.run import Progress, preview
 
     dry_run, as_json, quiet = (given.pop(name, False) for name in ("dry_run", "as_json", "quiet"))
     if given.get("events") == "-" and as_json:
@@ -290,8 +289,7 @@ def _run_command(source: Path | str, destination: Path | str, given: dict[str, A
     if dry_run:
         print_dry_run(request.place, *preview(request), as_json=as_json)
         return
-    summary = execute(request)
-    _complete(request, summary)
+    summary = _executed(request)
     if as_json:
         printer.print(summary.as_json())
     if printer.fault is not None and printer.fault.errno != errno.EPIPE:
@@ -328,10 +326,10 @@ def request_of(
     if options.events and not dry_run:
         reporter.events = Events(str(options.events))
     request = make_request(source, destination, settings, choice, options, reporter)
-    if _becomes_robot_dataset(request):
+    if (dataset := _robot_dataset(request)) is not None:
         from vidprep.transcode.export import check_robot_output
 
-        check_robot_output(Path(str(request.source)), settings)
+        check_robot_output(dataset, request.place.root, settings)
     elif options.actions is not None:
         raise SettingsError(
             "<actions> is for a LeRobot dataset that becomes one again: videos in mp4, on this machine",
@@ -340,28 +338,39 @@ def request_of(
     return request
 
 
-def _becomes_robot_dataset(request: RunRequest) -> bool:
-    """Return whether a run makes a LeRobot dataset of another one."""
+def _robot_dataset(request: RunRequest) -> Path | None:
+    """Return the LeRobot dataset of which a run makes another one; None if it does not."""
     from vidprep.transcode.sources import is_robot_dataset
 
-    if not is_robot_dataset(request.source) or request.place.storage.is_remote:
-        return False
+    source = request.source
+    if not isinstance(source, Path) or not is_robot_dataset(source) or request.place.storage.is_remote:
+        return None
     from vidprep.transcode.export import is_robot_output
 
-    return is_robot_output(request.settings)
+    return source if is_robot_output(request.settings) else None
 
 
-def _complete(request: RunRequest, summary: Summary) -> None:
-    """Write the rows of a LeRobot dataset beside its videos when all of them are made."""
-    if not (summary.is_complete and not summary.stopped and _becomes_robot_dataset(request)):
-        return
+def _executed(request: RunRequest) -> Summary:
+    """Do a run. Where a LeRobot dataset becomes one again, write the rows beside the videos."""
+    from vidprep.transcode.run import execute
+    from vidprep.transcode.workers import default_jobs
+
+    dataset = _robot_dataset(request)
+    if dataset is None:
+        return execute(request)
     from vidprep.transcode.export import complete_robot_dataset
 
-    say = request.reporter.message
-    if request.place.part:
-        say(
-            "the rows of the LeRobot dataset are written by the same command without --partition, after `vidprep merge`"
-        )
-        return
-    settings, actions = request.settings, request.options.actions or "last"
-    complete_robot_dataset(Path(str(request.source)), request.place.root, settings, actions, say)
+    say, options = request.reporter.message, request.options
+
+    def complete(summary: Summary) -> None:
+        if not summary.is_complete or summary.stopped:
+            return
+        if request.place.part:
+            say(
+                "the rows of the LeRobot dataset are written by the same command without --partition, after `vidprep merge`"
+            )
+            return
+        jobs, actions = options.jobs or default_jobs(), options.actions or "last"
+        complete_robot_dataset(dataset, request.place.root, request.settings, actions, jobs, say)
+
+    return execute(request, complete)

@@ -12,23 +12,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from vidprep.formats.errors import SettingsError, StoreError, count_of
+from vidprep.formats.errors import DestinationError, SettingsError, StoreError, count_of
 from vidprep.formats.lerobot import DATA, INFO_NAME, TASKS_NAME, VIDEO, Episode, LeRobotDataset, task_table
 from vidprep.formats.manifest import ManifestRow, manifest_rows
-from vidprep.formats.storage import read_json, replacing
+from vidprep.formats.storage import read_json, replacing, sha256_of
 from vidprep.formats.stores import FrameStore, open_store
+from vidprep.transcode.check import faults_of_robot_files, written_files
 from vidprep.transcode.export.robot_rows import (
     Numbers,
     Statistics,
@@ -44,9 +49,11 @@ from vidprep.transcode.sources import EPISODES_PER_CHUNK, STATE_DIR, episode_vid
 VERSION = "v3.0"
 DATA_BYTES = 100 << 20  # of a file of rows
 FRAMES_MEASURED = 16  # of each video, for the statistics of pictures
-STATE_NAME = "lerobot.json"  # in the folder of the run's state
+STATE_NAME, STAGE_NAME = "lerobot.json", "lerobot.new"  # in the folder of the run's state
 EPISODES_NAME, STATS_NAME = "meta/episodes/chunk-000/file-000.parquet", "meta/stats.json"
 OF_OLD_VERSIONS = ("total_chunks", "total_videos")
+WRITTEN = ("info.json", "stats.json", "tasks.parquet", "tasks.jsonl", "episodes.jsonl", "episodes_stats.jsonl")
+FORMAT = 1  # of what is written: another one is written anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +71,21 @@ class KeptEpisode:
     rows: Numbers
 
 
-def check_robot_output(source: Path, settings: RunSettings) -> float:
-    """Return the frame rate of the result.
+@dataclass(slots=True)
+class _Result:
+    """Result of writing the rows of episodes, so far.
 
-    Raises:
-        SettingsError: The output cannot be a LeRobot dataset.
-        StoreError: The source cannot be read.
+    Attributes:
+        kept: The episodes
+        abouts: What the table of episodes says of each
+        statistics: Statistics of the columns of each
+        left_out: Why episodes were left out, by number
     """
-    rate, asked = LeRobotDataset.read(source).rate, settings.retime.frame_rate
-    if asked is None:
-        return rate
-    if asked.denominator != 1:
-        raise SettingsError(
-            f"<fps>: rates of LeRobot are whole numbers; give {round(asked)}", fps=f"{float(asked):.6g}"
-        )
-    if asked > Fraction(rate):
-        raise SettingsError(
-            f"<fps>: the dataset has {rate:g} rows per second, and others cannot be invented", fps=str(asked)
-        )
-    return float(asked)
+
+    kept: list[KeptEpisode] = field(default_factory=list)
+    abouts: list[dict[str, Any]] = field(default_factory=list)
+    statistics: list[dict[str, Statistics]] = field(default_factory=list)
+    left_out: dict[int, str] = field(default_factory=dict)
 
 
 def is_robot_output(settings: RunSettings) -> bool:
@@ -91,62 +94,115 @@ def is_robot_output(settings: RunSettings) -> bool:
     return isinstance(output, VideoOutput) and output.store == "files" and output.extension == "mp4"
 
 
+def check_robot_output(source: Path, destination: Path, settings: RunSettings) -> float:
+    """Return the frame rate of the result.
+
+    Raises:
+        SettingsError: The output cannot be a LeRobot dataset.
+        DestinationError: The destination holds files of others where rows and metadata belong.
+        StoreError: The source cannot be read.
+    """
+    found, asked = LeRobotDataset.read(source), settings.retime.frame_rate
+    if not (destination / STATE_DIR / STATE_NAME).is_file():
+        for name in ("data", "meta"):
+            if (destination / name).exists():
+                raise DestinationError(
+                    f"holds {name}/, which vidprep did not write; take another folder", path=destination
+                )
+    if found.depth_cameras:
+        raise SettingsError(
+            f"{source}: {found.depth_cameras[0]} is a map of depth, which would be damaged by 8 bits; such datasets are not supported"
+        )
+    if asked is None and found.rate != int(found.rate):
+        raise SettingsError(
+            f"{source}: has {found.rate:g} frames per second, and LeRobot's rates are whole numbers; give <fps>",
+            fps=int(found.rate),
+        )
+    if asked is None:
+        return found.rate
+    if asked.denominator != 1:
+        raise SettingsError(f"<fps>: LeRobot's rates are whole numbers; give {round(asked)}", fps=f"{float(asked):.6g}")
+    if asked > Fraction(found.rate):
+        raise SettingsError(
+            f"<fps>: the dataset has {found.rate:g} rows per second; give as much or less", fps=str(asked)
+        )
+    return float(asked)
+
+
 def complete_robot_dataset(
-    source: Path, destination: Path, settings: RunSettings, actions: str, say: Callable[[str], object]
+    source: Path, destination: Path, settings: RunSettings, actions: str, jobs: int, say: Callable[[str], object]
 ) -> None:
     """Write rows and metadata of a finished run. Nothing is written again if nothing has changed.
+
+    All files are written beside their places first. Those of an earlier result are removed when the new ones are complete.
 
     Args:
         source: The LeRobot dataset.
         destination: The destination of the run.
         settings: Its settings.
         actions: What becomes of actions between two rows that are kept; see `rows_at`.
+        jobs: Number of threads that read frames.
         say: Receives messages.
 
     Raises:
         StoreError, ManifestError: The source or the destination cannot be read.
+        DestinationError: The destination holds files of others where these belong.
         OSError: A file cannot be written.
     """
-    found, rate = LeRobotDataset.read(source), check_robot_output(source, settings)
+    found, rate = LeRobotDataset.read(source), check_robot_output(source, destination, settings)
     videos = {row.id: row for row in manifest_rows(destination) if row.ok}
-    state = {"digest": _digest(found, videos, actions)}
-    state_path = destination / STATE_DIR / STATE_NAME
-    if (destination / INFO_NAME).is_file() and state_path.is_file() and read_json(state_path) == state:
+    digest, before = _digest(found, videos, actions), written_files(destination)
+    if before.get("digest") == digest and not any(faults_of_robot_files(destination)):
         return
-    store, kept, left_out = open_store(destination), list[KeptEpisode](), dict[int, str]()
-    for episode in found.episodes:
-        try:
-            kept.append(_kept(found, episode, videos, store))
-        except StoreError as error:
-            left_out[episode.number] = error.message
-    if left_out:
-        number, why = next(iter(left_out.items()))
-        say(f"{count_of(len(left_out), 'episode')} left out of the LeRobot dataset: episode {number} {why}")
-    if not kept:
-        raise StoreError("has no episode whose videos are all there", path=destination)
-    (destination / INFO_NAME).unlink(missing_ok=True)
-    for name in ("data", "meta"):
-        shutil.rmtree(destination / name, ignore_errors=True)
-    episodes, statistics = list[dict[str, Any]](), list[dict[str, Statistics]]()
-    for about, measured in _written_rows(destination, found, kept, rate, actions):
-        measured |= {camera: _of_pictures(store, row) for camera, row in kept[len(episodes)].videos.items()}
-        episodes.append(about | _flat(measured))
-        statistics.append(measured)
-    _write_table(destination / EPISODES_NAME, pa.Table.from_pylist(episodes))
-    _write_table(destination / TASKS_NAME, task_table(found.tasks))
-    _write_json(destination / STATS_NAME, _plain(joined_statistics(statistics)))
-    _write_json(destination / INFO_NAME, _info(found, kept, episodes, rate))
-    _write_json(state_path, state)
+    stage = destination / STATE_DIR / STAGE_NAME
+    shutil.rmtree(stage, ignore_errors=True)
+    store, made = open_store(destination), _Result()
+    _write_rows(stage, found, videos, store, rate, actions, made)
+    if made.left_out:
+        number, why = next(iter(made.left_out.items()))
+        say(f"{count_of(len(made.left_out), 'episode')} left out of the LeRobot dataset: episode {number} {why}")
+    if not made.kept:
+        raise StoreError(f"has no episode that could be kept: episode {number} {why}", path=source)
+    _add_statistics_of_pictures(store, made, jobs)
+    abouts = [about | _flat(own) for about, own in zip(made.abouts, made.statistics, strict=True)]
+    _write_table(stage / EPISODES_NAME, pa.Table.from_pylist(abouts))
+    _write_table(stage / TASKS_NAME, task_table([found.tasks[number] for number in sorted(found.tasks)]))
+    _write_json(stage / STATS_NAME, _known_statistics(source) | _plain(joined_statistics(made.statistics)))
+    for path in sorted((source / "meta").glob("*")):
+        if path.is_file() and path.name not in WRITTEN:
+            shutil.copyfile(path, stage / "meta" / path.name)
+    _write_json(stage / INFO_NAME, _info(found, store, made, rate))
+    _put_in_place(destination, stage, digest, before)
+
+
+def _put_in_place(destination: Path, stage: Path, digest: str, before: Mapping[str, Any]) -> None:
+    """Replace the files of an earlier result. The one that makes LeRobot open the dataset goes first and comes last."""
+    names = sorted(str(path.relative_to(stage)) for path in stage.rglob("*") if path.is_file())
+    files = {name: [(stage / name).stat().st_size, sha256_of(stage / name)] for name in names}
+    state, known = destination / STATE_DIR / STATE_NAME, set(before.get("files", ())) | set(names)
+    _write_json(state, {"files": dict.fromkeys(sorted(known))})
+    for name in (INFO_NAME, *sorted(known)):
+        (destination / name).unlink(missing_ok=True)
+    for name in (*(name for name in names if name != INFO_NAME), INFO_NAME):
+        (destination / name).parent.mkdir(parents=True, exist_ok=True)
+        (stage / name).replace(destination / name)
+    _write_json(state, {"digest": digest, "files": files})
+    shutil.rmtree(stage, ignore_errors=True)
 
 
 def _digest(found: LeRobotDataset, videos: Mapping[str, ManifestRow], actions: str) -> str:
     """Return a digest of all that decides what is written."""
-    of_data = [(name, (found.root / name).stat()) for name in sorted({episode.data for episode in found.episodes})]
+    of_data = list[tuple[str, int, int]]()
+    for name in sorted({episode.data for episode in found.episodes}):
+        if (found.root / name).exists():
+            about = (found.root / name).stat()
+            of_data.append((name, about.st_size, about.st_mtime_ns))
     known = [
+        str(FORMAT),
         json.dumps(found.info),
         repr(found.episodes),
         repr(found.tasks),
-        repr([(name, about.st_size, about.st_mtime_ns) for name, about in of_data]),
+        repr(of_data),
         repr(sorted((row.id, row.sha256) for row in videos.values())),
         actions,
     ]
@@ -162,7 +218,9 @@ def _kept(found: LeRobotDataset, episode: Episode, videos: Mapping[str, Manifest
             raise StoreError(f"has no video of {camera}")
         own[camera] = videos[id_]
         shown = store.source_map(id_)
-        if shown is None or shown.pts is None:
+        if shown is None:
+            raise StoreError(f"has a video of {camera} whose source frames are not known")
+        if shown.pts is None:
             numbers = np.arange(videos[id_].num_frames or 0)
         else:
             seconds = np.asarray(shown.pts, np.float64) * float(shown.time_base)
@@ -175,92 +233,196 @@ def _kept(found: LeRobotDataset, episode: Episode, videos: Mapping[str, Manifest
     return KeptEpisode(episode, own, rows)
 
 
-def _written_rows(
-    destination: Path, found: LeRobotDataset, kept: Sequence[KeptEpisode], rate: float, actions: str
-) -> Iterator[tuple[dict[str, Any], dict[str, Statistics]]]:
-    """Write the rows of all episodes. Yield what the table of episodes says of each, and the statistics of its rows."""
-    file, written, writer = 0, 0, None
-    table, name, first = pa.table({}), "", 0
-    for number, each in enumerate(kept):
-        if each.episode.data != name:
-            name = each.episode.data
-            table = pq.read_table(found.root / name, partitioning=None)
-        rows = table.filter(pc.equal(table["episode_index"], each.episode.number))
-        rows = numbered(rows_at(rows, each.rows, actions), number, first, rate)
-        if writer is not None and written + rows.nbytes > DATA_BYTES:
-            writer.close()
-            file, written, writer = file + 1, 0, None
-        chunk, place = divmod(file, EPISODES_PER_CHUNK)
-        if writer is None:
-            path = destination / DATA.format(chunk_index=chunk, file_index=place)
+def _write_rows(
+    stage: Path,
+    found: LeRobotDataset,
+    videos: Mapping[str, ManifestRow],
+    store: FrameStore,
+    rate: float,
+    actions: str,
+    made: _Result,
+) -> None:
+    """Write the rows of all episodes that can be kept, and note what there is to say of them."""
+    new_tasks = {task: number for number, task in enumerate(sorted(found.tasks))}
+    with _RowFiles(stage) as files:
+        for name, episodes in groupby(found.episodes, lambda episode: episode.data):
+            try:
+                tables: dict[int, pa.Table] | StoreError = found.tables_of(name)
+            except StoreError as error:
+                tables = error
+            for episode in episodes:
+                try:
+                    if isinstance(tables, StoreError):
+                        raise tables
+                    each = _kept(found, episode, videos, store)
+                    rows = _rows_of(episode, tables.get(episode.number), new_tasks)
+                except StoreError as error:
+                    made.left_out[episode.number] = error.message
+                    continue
+                first = made.abouts[-1]["dataset_to_index"] if made.abouts else 0
+                rows = numbered(rows_at(rows, each.rows, actions), len(made.kept), first, rate)
+                place = files.write(rows)
+                made.kept.append(each)
+                made.statistics.append(statistics_of_rows(rows))
+                made.abouts.append(_about(each, len(made.kept) - 1, rows, first, place, found, rate))
+
+
+def _rows_of(episode: Episode, rows: pa.Table | None, new_tasks: Mapping[int, int]) -> pa.Table:
+    """Return the rows of an episode in order, with the new numbers of tasks. Raises StoreError if one is missing or doubled."""
+    if rows is None:
+        raise StoreError("has no rows")
+    rows = rows.take(pc.sort_indices(rows["frame_index"]))
+    if rows["frame_index"].to_pylist() != list(range(episode.length)):
+        raise StoreError(f"has rows that are not numbered 0 to {episode.length - 1}")
+    tasks = rows["task_index"].to_pylist()
+    if unknown := set(tasks) - new_tasks.keys():
+        raise StoreError(f"names task {min(unknown)}, which is not listed")
+    at = rows.column_names.index("task_index")
+    return rows.set_column(
+        at, rows.schema.field(at), pa.array([new_tasks[task] for task in tasks], rows.schema.field(at).type)
+    )
+
+
+class _RowFiles:
+    """Writes rows of episodes into files of bounded size, a row group for each episode."""
+
+    def __init__(self, stage: Path) -> None:
+        self._stage, self._number, self._size = stage, -1, 0
+        self._writer: pq.ParquetWriter | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def write(self, rows: pa.Table) -> tuple[int, int]:
+        """Write the rows of an episode. Return chunk and number of the file."""
+        writer = self._writer
+        if writer is None or self._size + rows.nbytes > DATA_BYTES:
+            if writer is not None:
+                writer.close()
+            self._number, self._size = self._number + 1, 0
+            chunk, number = divmod(self._number, EPISODES_PER_CHUNK)
+            path = self._stage / DATA.format(chunk_index=chunk, file_index=number)
             path.parent.mkdir(parents=True, exist_ok=True)
-            writer = pq.ParquetWriter(path, rows.schema)
+            writer = self._writer = pq.ParquetWriter(path, rows.schema)
         writer.write_table(rows.cast(writer.schema))
-        written += rows.nbytes
-        tasks = sorted(set(rows["task_index"].to_pylist()))
-        about: dict[str, Any] = {
-            "episode_index": number,
-            "tasks": [found.tasks[task] for task in tasks if 0 <= task < len(found.tasks)],
-            "length": len(rows),
-            "data/chunk_index": chunk,
-            "data/file_index": place,
-            "dataset_from_index": first,
-            "dataset_to_index": first + len(rows),
-            "meta/episodes/chunk_index": 0,
-            "meta/episodes/file_index": 0,
-        }
-        video_chunk, video_file = divmod(each.episode.number, EPISODES_PER_CHUNK)
-        for camera in each.videos:
-            about |= {f"videos/{camera}/chunk_index": video_chunk, f"videos/{camera}/file_index": video_file}
-            about |= {f"videos/{camera}/from_timestamp": 0.0, f"videos/{camera}/to_timestamp": len(rows) / rate}
-        yield about, statistics_of_rows(rows)
-        first += len(rows)
-    if writer is not None:
-        writer.close()
+        self._size += rows.nbytes
+        return divmod(self._number, EPISODES_PER_CHUNK)
 
 
-def _of_pictures(store: FrameStore, row: ManifestRow) -> Statistics:
-    """Return the statistics of frames of a video, evenly distributed."""
-    count = row.num_frames or 1
-    numbers = sorted(set(np.linspace(0, count - 1, min(count, FRAMES_MEASURED)).round().astype(int).tolist()))
-    return statistics_of_pictures(list(store[row.id].frames(numbers)))
-
-
-def _info(
-    found: LeRobotDataset, kept: Sequence[KeptEpisode], episodes: Sequence[Mapping[str, Any]], rate: float
+def _about(
+    each: KeptEpisode,
+    number: int,
+    rows: pa.Table,
+    first: int,
+    place: tuple[int, int],
+    found: LeRobotDataset,
+    rate: float,
 ) -> dict[str, Any]:
+    """Return what the table of episodes says of one."""
+    texts = [found.tasks[task] for task in sorted(found.tasks)]
+    about: dict[str, Any] = {
+        "episode_index": number,
+        "tasks": [texts[task] for task in sorted(set(rows["task_index"].to_pylist()))],
+        "length": len(rows),
+        "data/chunk_index": place[0],
+        "data/file_index": place[1],
+        "dataset_from_index": first,
+        "dataset_to_index": first + len(rows),
+        "meta/episodes/chunk_index": 0,
+        "meta/episodes/file_index": 0,
+    }
+    chunk, file = divmod(each.episode.number, EPISODES_PER_CHUNK)
+    for camera in each.videos:
+        about |= {f"videos/{camera}/chunk_index": chunk, f"videos/{camera}/file_index": file}
+        about |= {f"videos/{camera}/from_timestamp": 0.0, f"videos/{camera}/to_timestamp": len(rows) / rate}
+    return about
+
+
+def _add_statistics_of_pictures(store: FrameStore, made: _Result, jobs: int) -> None:
+    """Add statistics of frames of each video, evenly distributed."""
+
+    def measured(row: ManifestRow) -> Statistics:
+        count = row.num_frames or 1
+        numbers = sorted(set(np.linspace(0, count - 1, min(count, FRAMES_MEASURED)).round().astype(int).tolist()))
+        return statistics_of_pictures(list(store[row.id].frames(numbers)))
+
+    places = [(number, camera, row) for number, each in enumerate(made.kept) for camera, row in each.videos.items()]
+    with ThreadPoolExecutor(jobs) as pool:
+        for (number, camera, _), found in zip(places, pool.map(measured, [row for *_, row in places]), strict=True):
+            made.statistics[number][camera] = found
+
+
+def _known_statistics(source: Path) -> dict[str, Any]:
+    """Return statistics of the source, for columns of which none are computed, such as pictures among the rows."""
+    path = source / STATS_NAME
+    try:
+        return read_json(path) if path.is_file() else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def _info(found: LeRobotDataset, store: FrameStore, made: _Result, rate: float) -> dict[str, Any]:
     """Return info.json: that of the source, with what has changed."""
     features = found.features
-    for camera, row in kept[0].videos.items():
-        names = features[camera].get("names") or ["height", "width", "channels"]
-        size = {"height": row.height, "width": row.width}
-        before = list(features[camera].get("shape") or [0, 0, 3])
-        features[camera]["shape"] = [size.get(name, value) for name, value in zip(names, before, strict=False)]
-        features[camera]["info"] = {
-            **(features[camera].get("info") or {}),
+    for about in features.values():
+        if "fps" in about:
+            about["fps"] = int(rate)
+    for camera, row in made.kept[0].videos.items():
+        about = features[camera]
+        about.pop("video_info", None)
+        about["shape"] = _shape(about, row)
+        about["info"] = {
             "video.height": row.height,
             "video.width": row.width,
             "video.codec": row.codec,
             "video.pix_fmt": row.pixel_format,
+            "video.is_depth_map": False,
             "video.fps": int(rate),
-            "has_audio": False,
+            "video.channels": 3,
+            "has_audio": store.sample_rate(row.id) is not None,
         }
     kept_info = {name: value for name, value in found.info.items() if name not in OF_OLD_VERSIONS}
     return {
         **kept_info,
         "codebase_version": VERSION,
         "fps": int(rate),
-        "total_episodes": len(episodes),
-        "total_frames": sum(about["length"] for about in episodes),
+        "total_episodes": len(made.abouts),
+        "total_frames": sum(about["length"] for about in made.abouts),
         "total_tasks": len(found.tasks),
         "chunks_size": EPISODES_PER_CHUNK,
         "data_files_size_in_mb": DATA_BYTES >> 20,
         "video_files_size_in_mb": 200,
         "data_path": DATA,
         "video_path": VIDEO,
-        "splits": {"train": f"0:{len(episodes)}"},
+        "splits": _splits(found, made),
         "features": features,
     }
+
+
+def _shape(about: Mapping[str, Any], row: ManifestRow) -> list[Any]:
+    """Return the shape of a camera's pictures, in the order of its axes."""
+    before = list(about.get("shape") or [])
+    is_channels_first = len(before) == 3 and before[0] in (1, 3) and before[2] not in (1, 3)
+    names = about.get("names") or (
+        ["channels", "height", "width"] if is_channels_first else ["height", "width", "channels"]
+    )
+    sizes = {"height": row.height, "width": row.width}
+    return [sizes.get(name, 3) for name in names]
+
+
+def _splits(found: LeRobotDataset, made: _Result) -> dict[str, str]:
+    """Return the splits of the source with the new numbers of their episodes; `train` is all without any."""
+    numbers, splits = [each.episode.number for each in made.kept], {}
+    for name, part in dict(found.info.get("splits") or {}).items():
+        if (match := re.fullmatch(r"(\d{1,9}):(\d{1,9})", str(part))) is not None:
+            first, last = (bisect_left(numbers, int(at)) for at in match.groups())
+            if first < last:
+                splits[str(name)] = f"{first}:{last}"
+    return splits or {"train": f"0:{len(numbers)}"}
 
 
 def _flat(statistics: Mapping[str, Statistics]) -> dict[str, Any]:

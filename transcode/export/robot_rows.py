@@ -1,4 +1,4 @@
-"""Rows of LeRobot episodes at another rate, and statistics as LeRobot computes them."""
+"""Rows of LeRobot episodes at another rate, and their statistics in the form that LeRobot reads."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def rows_at(table: pa.Table, kept: Numbers, actions: str) -> pa.Table:
     """Return the rows of an episode that are kept.
 
     A row keeps its states. Its action is that of the rows from it to the next one that is kept: the last of them, their mean, or their sum.
-    Of columns `next.…`, which say what follows, truth values hold if one of these rows has them, and numbers are summed up.
+    Of columns `next.…`, which say what follows, truth values hold if one of these rows has them, `next.reward` is summed up, and of others
+    the last one is taken.
 
     Args:
-        table: (L, …) all rows of the episode.
+        table: (L, …) all rows of the episode, in order.
         kept: (K,) which of them, ascending.
         actions: `last`, `mean` or `sum`.
     """
@@ -35,7 +36,8 @@ def rows_at(table: pa.Table, kept: Numbers, actions: str) -> pa.Table:
         if name == "action" or name.startswith("action."):
             columns[name] = _grouped(column, kept, actions)
         elif name.startswith("next."):
-            columns[name] = _grouped(column, kept, "any" if pa.types.is_boolean(column.type) else "sum")
+            rule = "any" if pa.types.is_boolean(column.type) else "sum" if name == "next.reward" else "last"
+            columns[name] = _grouped(column, kept, rule)
         else:
             columns[name] = column.take(pa.array(kept))
     return pa.table(columns, schema=table.schema)
@@ -43,7 +45,7 @@ def rows_at(table: pa.Table, kept: Numbers, actions: str) -> pa.Table:
 
 def _grouped(column: pa.ChunkedArray, kept: Numbers, rule: str) -> pa.ChunkedArray | pa.Array:
     """Return one value for each group of rows, which begins with a row that is kept."""
-    if rule == "last":
+    if rule == "last" or not _is_numeric(column.type):
         return column.take(pa.array(np.append(kept[1:], len(column)) - 1))
     values = np.asarray(column.to_pylist())
     if rule == "any":
@@ -57,6 +59,13 @@ def _grouped(column: pa.ChunkedArray, kept: Numbers, rule: str) -> pa.ChunkedArr
     return pa.array(rounded.astype(value_type.to_pandas_dtype()).tolist(), column.type)
 
 
+def _is_numeric(kind: pa.DataType) -> bool:
+    """Return whether values are numbers or truth values, or lists of them."""
+    while pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
 def numbered(table: pa.Table, episode: int, first: int, rate: float) -> pa.Table:
     """Return rows with new numbers and times.
 
@@ -67,49 +76,65 @@ def numbered(table: pa.Table, episode: int, first: int, rate: float) -> pa.Table
         rate: Rows per second.
     """
     frames = np.arange(len(table))
-    values = {
+    values: dict[str, npt.NDArray[Any]] = {
         "timestamp": (frames / rate).astype(np.float32),
         "frame_index": frames,
         "episode_index": np.full(len(table), episode),
         "index": frames + first,
     }
     for name in NUMBERED:
-        at, kind = table.column_names.index(name), table.schema.field(name)
-        table = table.set_column(at, kind, pa.array(values[name]).cast(kind.type))
+        at, field = table.column_names.index(name), table.schema.field(name)
+        is_list = pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)
+        made = (
+            pa.array(values[name].reshape(-1, 1).tolist(), field.type)
+            if is_list
+            else pa.array(values[name]).cast(field.type)
+        )
+        table = table.set_column(at, field, made)
     return table
 
 
 def statistics_of(values: npt.NDArray[Any]) -> Statistics:
-    """Return statistics of (L,) or (L, D) values; those of single values are (1,)."""
-    found = np.asarray(values, np.float64).reshape(len(values), -1)
+    """Return statistics of (L,) values, (1,) each, or of (L, …, D) values, (D,) each. Quantiles are exact."""
+    found = np.asarray(values, np.float64)
+    found = found.reshape(-1, 1 if found.ndim == 1 else found.shape[-1])
     quantiles = {name: np.quantile(found, at, axis=0) for name, at in QUANTILES.items()}
     return {
         "min": found.min(0),
         "max": found.max(0),
         "mean": found.mean(0),
         "std": found.std(0),
-        "count": np.array([len(found)]),
+        "count": np.array([len(values)]),
         **quantiles,
     }
 
 
 def statistics_of_pictures(frames: Sequence[npt.NDArray[np.uint8]]) -> Statistics:
     """Return statistics of (H, W, 3) frames for each channel, (3, 1, 1), from 0 to 1; `count` is the number of frames."""
-    found = statistics_of(np.concatenate([frame.reshape(-1, 3) for frame in frames]))
-    made = {name: (each / 255.0).reshape(3, 1, 1) for name, each in found.items() if name != "count"}
-    return {**made, "count": np.array([len(frames)])}
+    counts = np.array(
+        [
+            np.sum([np.bincount(frame[..., channel].reshape(-1), minlength=256) for frame in frames], 0)
+            for channel in range(3)
+        ]
+    )
+    levels, shares = np.arange(256) / 255.0, counts / counts.sum(1, keepdims=True)
+    mean = shares @ levels
+    there = counts > 0
+    upto = np.cumsum(shares, 1)
+    made = {
+        "min": levels[there.argmax(1)],
+        "max": levels[255 - there[:, ::-1].argmax(1)],
+        "mean": mean,
+        "std": np.sqrt(np.maximum(0.0, shares @ levels**2 - mean**2)),
+        **{name: levels[(upto >= at - 1e-12).argmax(1)] for name, at in QUANTILES.items()},
+    }
+    return {**{name: each.reshape(3, 1, 1) for name, each in made.items()}, "count": np.array([len(frames)])}
 
 
 def statistics_of_rows(table: pa.Table) -> dict[str, Statistics]:
     """Return statistics of all columns of numbers."""
-    found = {}
-    for name in table.column_names:
-        kind = table.schema.field(name).type
-        while pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
-            kind = kind.value_type
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-            found[name] = statistics_of(np.asarray(table[name].to_pylist(), np.float64))
-    return found
+    numeric = [name for name in table.column_names if _is_numeric(table.schema.field(name).type)]
+    return {name: statistics_of(np.asarray(table[name].to_pylist(), np.float64)) for name in numeric}
 
 
 def joined_statistics(several: Sequence[Mapping[str, Statistics]]) -> dict[str, Statistics]:

@@ -9,6 +9,7 @@ from vidprep.transcode.audit import ERROR, FINDINGS_NAME, AuditReport, Form, For
 from vidprep.transcode.pages.page import Column, Page, Section, Table, Tile, decimals
 from vidprep.transcode.pages.report import ReportFiles, write_page
 
+FINDINGS_SHOWN = 2000
 FORMS = [
     Column("codec"),
     Column("pixel format"),
@@ -66,7 +67,7 @@ def _kinds(counts: Counter[str]) -> str:
 
 
 def _forms(report: AuditReport) -> Section:
-    text = "The first video of each row was read by every library that is installed; NVIDIA's decoders are known by a table."
+    text = "Every library that is installed was asked for the first frame of one video of each row; NVIDIA's decoders are known by a table."
     return Section("Videos", text, tables=[Table(FORMS, [_form(*item) for item in report.forms.items()])])
 
 
@@ -88,8 +89,10 @@ def _form(form: Form, facts: FormFacts) -> list[str | int]:
 def _findings(report: AuditReport) -> Section:
     if not report.findings:
         return Section("Findings", "Nothing contradicts what the dataset declares.")
+    found = sorted(report.findings, key=lambda finding: (finding.level, finding.path))
     rows = [
         [finding.level, finding.kind, finding.path, finding.part, finding.seconds, finding.text]
-        for finding in sorted(report.findings, key=lambda finding: (finding.level, finding.path))
+        for finding in found[:FINDINGS_SHOWN]
     ]
-    return Section("Findings", tables=[Table(FINDINGS, rows, sortable=True)])
+    text = f"The first {len(rows):,} of {len(found):,}; all are in {FINDINGS_NAME}." if len(found) > len(rows) else ""
+    return Section("Findings", text, tables=[Table(FINDINGS, rows, sortable=True)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -179,8 +180,16 @@ class Session:
     workers: Pool[Job, JobResult]
 
 
-def execute(request: RunRequest) -> Summary:
-    """Do a run. Raises VidprepError and OSError for errors that stop all of it."""
+def execute(request: RunRequest, on_made: Callable[[Summary], object] = lambda _summary: None) -> Summary:
+    """Do a run.
+
+    Args:
+        request: The run.
+        on_made: Called with its result after the manifest is written, while no other run can write to the destination.
+
+    Raises:
+        VidprepError, OSError: Something stops all of it.
+    """
     with ExitStack() as held:
         session = _begin(request, held)
         num_recovered = _take_over(session)
@@ -191,6 +200,7 @@ def execute(request: RunRequest) -> Summary:
         _move_and_remove(request, todo)
         summary = _work(session, todo)
         summary.relabelled = num_relabelled
+        on_made(summary)
         _end(session, summary)
     request.reporter.finish(summary)
     return summary

@@ -259,9 +259,6 @@ def find_sources(
         return finish(IN_MEMORY, os.getcwd(), is_table=True)
     assert isinstance(source, Path)
     path = os.path.abspath(source)
-    if is_robot_dataset(source):
-        reads(episode_table(Path(path)))
-        return finish(path, path, is_table=True)
     try:
         status = os.stat(path)
     except OSError as error:
@@ -279,6 +276,9 @@ def find_sources(
     if is_folder:
         if into.startswith(os.path.join(os.path.realpath(path), "")):
             raise SourceError(f"holds the destination {destination}; give a destination outside of it", path=path)
+        if is_robot_dataset(source):
+            reads(episode_table(Path(path)))
+            return finish(path, path, is_table=True)
         walk(search, path)
     elif is_table:
         reads(path)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import SourceError, StoreError
+from vidprep.formats.storage import read_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,7 +17,12 @@ INFO_NAME = "meta/info.json"
 
 def is_robot_dataset(source: object) -> bool:
     """Return whether a source is the folder of a LeRobot dataset."""
-    return isinstance(source, Path) and (source / INFO_NAME).is_file()
+    if not isinstance(source, Path) or not (source / INFO_NAME).is_file():
+        return False
+    try:
+        return "codebase_version" in read_json(source / INFO_NAME)
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def episode_video(camera: str, episode: int) -> str:

@@ -112,9 +112,9 @@ def order_of(kind: str, path: str, epoch: int, world_size: int) -> list[tuple[st
         sampler.set_epoch(epoch)
         order = list(sampler)
     elif kind == "runs":
-        runs = dataset.runs(np.arange(len(dataset)), RUN_BYTES)
+        runs, total = dataset.runs(np.arange(len(dataset)), RUN_BYTES)
         assert runs.max() > 3
-        window = math.ceil(2 * len(dataset) / (runs.max() + 1))
+        window = math.ceil(2 * RUN_BYTES * len(dataset) / total)
         order = run_order(runs, epoch, 5, world_size, window).tolist()
     else:
         order = np.random.default_rng((5, epoch)).permutation(len(dataset)).tolist()

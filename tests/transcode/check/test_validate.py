@@ -160,7 +160,7 @@ def test_an_index_that_says_something_else_is_found(made, tmp_path):
 def test_an_invalid_destination_is_a_usage_error(tmp_path):
     ran = validate(tmp_path)
     assert ran.code == 2
-    assert "was not made by vidprep" in ran.err
+    assert "is neither a destination of vidprep nor a dataset" in ran.err
     assert validate(tmp_path, tmp_path, tmp_path).code == 2
 
 
