@@ -34,7 +34,7 @@ DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 CHUNK = 1000
 TEMPLATE_FIELD = re.compile(r"\{(\w+)(?::0?(\d*)d)?\}")
-LINE_BYTES_MAX = 1 << 20
+LINE_BYTES_MAX, RATE_MAX = 64 << 20, 1e6
 ROW_COLUMNS = ("episode_index", "frame_index", "timestamp", "index", "task_index")
 STATES = ("observation.state", "action")
 
@@ -147,6 +147,8 @@ class LeRobotDataset:
             if version not in VERSIONS:
                 raise StoreError(f"is of version {version}; {', '.join(VERSIONS)} are known", path=path)
             found = cls(root, version, float(info["fps"]), info, [], _tasks(root, version))
+            if not 0 < found.rate < RATE_MAX:
+                raise StoreError(f"declares {found.rate:g} frames per second", path=path)
             of_version = _episodes if version == "v3.0" else _old_episodes
             found.episodes.extend(of_version(root, info, found.cameras))
             found.episodes.sort(key=lambda episode: episode.number)
@@ -167,6 +169,38 @@ class LeRobotDataset:
                 raise
             raise StoreError(f"cannot be read as that of a LeRobot dataset: {_reason(error)}", path=path) from error
 
+    def data_files(self) -> list[str]:
+        """Return all files of rows, in the order in which LeRobot reads them: whether an episode names them or not."""
+        return sorted(path.relative_to(self.root).as_posix() for path in (self.root / "data").glob("*/*.parquet"))
+
+    def indexes_of(self, name: str) -> npt.NDArray[np.int64]:
+        """Return the column `index` of a data file, in the order of its rows. Raises StoreError."""
+        path = self.root / name
+        try:
+            return np.asarray(
+                flat(pq.read_table(path, columns=["index"], partitioning=None)["index"]).to_numpy(), np.int64
+            )
+        except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as error:
+            raise StoreError(f"cannot be read: {_reason(error)}", path=path) from error
+
+    def wrong_columns(self, name: str) -> list[str]:
+        """Return what the columns of a data file contradict of the declared features. Raises StoreError."""
+        path, found = self.root / name, list[str]()
+        try:
+            schema = pq.read_schema(path)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise StoreError(f"cannot be read: {_reason(error)}", path=path) from error
+        for feature, about in self.features.items():
+            if about.get("dtype") == "video":
+                continue
+            if feature not in schema.names:
+                found.append(f"has no column {feature}, which is declared")
+            elif pa.types.is_fixed_size_list(kind := schema.field(feature).type) and [kind.list_size] != list(
+                about.get("shape") or []
+            ):
+                found.append(f"{feature} has {kind.list_size} values in each row, {about.get('shape')} is declared")
+        return found
+
     def rows_of(self, name: str) -> dict[int, EpisodeRows]:
         """Return the rows of each episode in a data file. Raises StoreError, FileNotFoundError."""
         path = self.root / name
@@ -175,7 +209,7 @@ class LeRobotDataset:
             if lacking := [column for column in ROW_COLUMNS if column not in there]:
                 raise StoreError(f"has no column {lacking[0]}", path=path)
             table = pq.read_table(path, columns=list(ROW_COLUMNS), partitioning=None)
-            of = {column: np.asarray(_flat(table[column]).to_numpy(), np.float64) for column in ROW_COLUMNS}
+            of = {column: np.asarray(flat(table[column]).to_numpy(), np.float64) for column in ROW_COLUMNS}
             if any(np.isnan(values).any() for values in of.values()):
                 raise StoreError("has rows without a time or a number", path=path)
         except FileNotFoundError:
@@ -199,8 +233,8 @@ class LeRobotDataset:
             table = pq.read_table(path, partitioning=None)
             if lacking := [column for column in ROW_COLUMNS if column not in table.column_names]:
                 raise StoreError(f"has rows without a column {lacking[0]}")
-            table = table.take(pc.sort_indices(_flat(table["episode_index"])))
-            numbers = np.asarray(_flat(table["episode_index"]).to_numpy())
+            table = table.take(pc.sort_indices(flat(table["episode_index"])))
+            numbers = np.asarray(flat(table["episode_index"]).to_numpy())
         except FileNotFoundError:
             raise StoreError(f"has no rows: {name} is not there") from None
         except (OSError, ValueError, TypeError, pa.ArrowException) as error:
@@ -276,10 +310,16 @@ def _old_episodes(root: Path, info: Mapping[str, Any], cameras: list[str]) -> It
         yield Episode(number, length, None, None, _filled(str(info.get("data_path") or OLD_DATA), at), videos)
 
 
-def _flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values that may be stored as lists of one value."""
-    is_list = pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type)
-    return pc.list_flatten(column) if is_list else column
+def flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return values, which may be stored as lists of one. Raises ValueError for other lists."""
+    if not (
+        pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_fixed_size_list(column.type)
+    ):
+        return column
+    values = pc.list_flatten(column)
+    if len(values) != len(column):
+        raise ValueError("has lists where a row needs one number")
+    return values
 
 
 def _tasks(root: Path, version: str) -> dict[int, str]:

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import command, transcode
+from tests.helpers import command, environment, fault, transcode
 from tests.numbered_pictures import number_on
-from tests.robots import CAMERAS, LENGTHS, OTHER_CAMERA, TASKS, make_old_dataset, make_robot_dataset
+from tests.robots import CAMERAS, LENGTHS, OTHER_CAMERA, TASKS, make_old_dataset, make_robot_dataset, write_video
 from vidprep.formats import open_store
 from vidprep.transcode.export.robot_rows import joined_statistics, rows_at, statistics_of
 
@@ -257,6 +257,35 @@ def test_a_lost_or_changed_file_is_a_fault_and_is_written_again(robot: Path, tmp
     assert transcode(robot, made, *options).code == 0 and digests(made) == whole
     assert transcode(robot, made, *options, "--actions", "sum").code == 0
     assert digests(made).keys() == whole.keys() and digests(made) != whole
+
+
+def test_a_run_that_stops_in_the_middle_leaves_nothing_that_lerobot_opens(tmp_path: Path) -> None:
+    """Its pictures would be new, and its rows old."""
+    source, made = make_old_dataset(tmp_path / "source"), tmp_path / "made"
+    options = ("--fps", 10, "--quiet", "--jobs", 1)
+    assert transcode(source, made, *options).code == 0
+    write_video(source / "videos/chunk-000" / CAMERAS[0] / "episode_000000.mp4", range(500, 537), 30)
+    env = environment(
+        tmp_path / "hook", fault("vidprep.transcode.export.robot", "complete_robot_dataset", only="parent")
+    )
+    subprocess.run(command(source, made, *options), env=env, stderr=subprocess.DEVNULL, start_new_session=True)
+    assert not (made / "meta/info.json").exists()
+    assert transcode(source, made, *options).code == 0 and (made / "meta/info.json").exists()
+
+
+def test_values_that_do_not_fit_leave_out_their_episodes(tmp_path: Path) -> None:
+    source = make_robot_dataset(tmp_path / "source")
+    rows = source / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(rows)
+    values = [None if number == 50 else action for number, action in enumerate(table["action"].to_pylist())]
+    table = table.set_column(table.column_names.index("action"), "action", pa.array(values))
+    times = pa.array([[value] for value in table["timestamp"].to_pylist()], pa.list_(pa.float32()))
+    table = table.set_column(table.column_names.index("timestamp"), "timestamp", times)
+    pq.write_table(table.append_column("next.note", pa.array(["a"] * len(table))), rows)
+    ran = transcode(source, tmp_path / "made", "--fps", 10, "--actions", "mean", "--quiet")
+    assert ran.code == 0 and "1 episode left out of the LeRobot dataset: episode 1" in ran.err
+    made = rows_of(tmp_path / "made")
+    assert made["timestamp"].type == pa.float32() and len(made) == len(AT_10[0]) + len(AT_10[2])
 
 
 def test_depth_and_broken_rates_are_refused(tmp_path: Path) -> None:

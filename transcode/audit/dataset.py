@@ -77,6 +77,7 @@ class VideoFile:
         clips: Its declared parts, by start
         rate: Declared frames per second; None if there is none
         member: Position and size of a member of a tar; None for a file of its own
+        size: Declared (width, height) in pixels; None if there is none
     """
 
     path: Path
@@ -84,6 +85,7 @@ class VideoFile:
     clips: tuple[Clip, ...] = (Clip(""),)
     rate: float | None = None
     member: tuple[int, int] | None = None
+    size: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tarfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
@@ -36,11 +37,7 @@ def recognised(place: Path) -> Dataset:
     """
     try:
         if place.is_file():
-            return _of_sources(
-                "table" if place.suffix.lower() in READERS else "video",
-                place,
-                find_sources(place, _unused_destination(place)),
-            )
+            return _of_sources("table" if place.suffix.lower() in READERS else "video", place, _listed(place, place))
         if is_robot_dataset(place):
             return robot_dataset(place)
         if (tars := sorted(place.rglob("*.tar"))) and (found := _of_tars(place, tars)).videos:
@@ -50,13 +47,18 @@ def recognised(place: Path) -> Dataset:
         tables = sorted(path for path in place.iterdir() if path.suffix.lower() in READERS)
         if len(tables) == 1 and "path" in read_source_table(str(tables[0])).columns:
             return _of_tables("folder with a table", place, tables)
-        return _of_sources("folder of videos", place, find_sources(place, _unused_destination(place)))
+        return _of_sources("folder of videos", place, _listed(place, place))
     except SourceError as error:
         raise StoreError(
             "is neither a destination of vidprep nor a dataset that is known here (LeRobot, webdataset, videofolder, a table, "
             f"videos): {error.message}",
             path=place,
         ) from error
+
+
+def _listed(source: Path | pa.Table, place: Path) -> SourceList:
+    """Return the videos of a source. Nothing is written, so their names may differ in the suffix alone."""
+    return find_sources(source, _unused_destination(place), keep_source_suffix=True)
 
 
 def _unused_destination(place: Path) -> Path:
@@ -90,7 +92,7 @@ def _of_tables(kind: str, root: Path, tables: list[Path]) -> Dataset:
     """Return the videos of tables, and name those in the folder that no table has."""
     made = Dataset(kind, "", root, [])
     for table in tables:
-        one = _of_sources(kind, table, find_sources(_as_source(table), _unused_destination(root)))
+        one = _of_sources(kind, table, _listed(_as_source(table), root))
         made.videos += [VideoFile(video.path, _shown(str(video.path), root), video.clips) for video in one.videos]
         made.findings += [each._replace(path=_shown(str(one.root / each.path), root)) for each in one.findings]
     known = {video.path.resolve() for video in made.videos}
@@ -109,10 +111,15 @@ def _as_source(table: Path) -> Path | pa.Table:
         return table
     readers = {".csv": pa.csv.read_csv, ".jsonl": pa.json.read_json, ".parquet": pq.read_table}
     try:
-        names = readers[table.suffix](table)["file_name"].to_pylist()
-    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise SourceError(f"has no column `file_name` that can be read ({error})", path=table) from error
-    return pa.table({"path": [str(table.parent / str(name)) for name in names]})
+        found = readers[table.suffix](table)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise SourceError(f"cannot be read: {error}", path=table) from error
+    columns = [name for name in found.column_names if name == "file_name" or name.endswith("_file_name")]
+    if not columns:
+        raise SourceError("has no column `file_name`", path=table)
+    cells = chain.from_iterable(found[name].to_pylist() for name in columns)
+    names = chain.from_iterable(cell if isinstance(cell, list) else [cell] for cell in cells)
+    return pa.table({"path": [str(table.parent / str(name)) for name in names if name]})
 
 
 def _videos_below(root: Path) -> Iterator[Path]:

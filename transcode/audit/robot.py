@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,7 @@ def robot_dataset(root: Path) -> Dataset:
         except StoreError as error:
             findings.append(Finding(ERROR, "rows", name, "", None, error.message))
             unreadable.add(name)
+    findings += _faults_of_files(found, unreadable)
     for episode in found.episodes:
         if episode.number in rows:
             findings += _faults_of_rows(found, episode, rows[episode.number])
@@ -43,8 +44,13 @@ def robot_dataset(root: Path) -> Dataset:
         for part in episode.videos.values():
             name = f"episode {episode.number}"
             parts[part.path].append(Clip(name, part.start, part.end, episode.length, times=times, episode=episode))
+    sizes = {
+        part.path: _declared_size(found, camera)
+        for episode in found.episodes
+        for camera, part in episode.videos.items()
+    }
     videos = [
-        VideoFile(root / path, path, tuple(sorted(clips, key=lambda clip: clip.start)), found.rate)
+        VideoFile(root / path, path, tuple(sorted(clips, key=lambda clip: clip.start)), found.rate, size=sizes[path])
         for path, clips in sorted(parts.items())
     ]
     for video in videos:
@@ -54,6 +60,36 @@ def robot_dataset(root: Path) -> Dataset:
         f"{count_of(sum(episode.length for episode in found.episodes), 'row')} at {found.rate:g} per second"
     )
     return Dataset(f"LeRobot dataset {found.version}", about, root, videos, findings, found)
+
+
+def _declared_size(found: LeRobotDataset, camera: str) -> tuple[int, int] | None:
+    """Return (width, height) of a camera's pictures; None if that is not declared."""
+    about = found.features[camera]
+    sizes = dict(zip(about.get("names") or (), about.get("shape") or (), strict=False))
+    return (int(sizes["width"]), int(sizes["height"])) if {"width", "height"} <= sizes.keys() else None
+
+
+def _faults_of_files(found: LeRobotDataset, unreadable: Set[str]) -> Iterator[Finding]:
+    """Yield data files that no episode names, columns that are not as declared, and rows that LeRobot would take for others: it
+    addresses them by their place in all files.
+    """
+    named, following = {episode.data for episode in found.episodes}, 0
+    for name in found.data_files():
+        if name in unreadable:
+            continue
+        if name not in named:
+            yield Finding(ERROR, "unlisted", name, "", None, "belongs to no episode, and LeRobot reads its rows")
+        try:
+            for text in found.wrong_columns(name):
+                yield Finding(ERROR, "columns", name, "", None, text)
+            indexes = found.indexes_of(name)
+        except StoreError as error:
+            yield Finding(ERROR, "rows", name, "", None, error.message)
+            continue
+        if (wrong := _first_other(indexes, following + np.arange(len(indexes)))) is not None:
+            text = f"at place {following + wrong} of the dataset is row {indexes[wrong]}, and LeRobot addresses rows by their place"
+            yield Finding(ERROR, "order", name, "", None, text)
+        following += len(indexes)
 
 
 def _of(episode: Episode, kind: str, text: str) -> Finding:
@@ -77,8 +113,6 @@ def _faults_of_totals(found: LeRobotDataset) -> Iterator[Finding]:
     if declared != total:
         text = f"declares {count_of(declared, 'row')}, the episodes have {total}"
         yield Finding(ERROR, "count", INFO_NAME, "", None, text)
-    if not found.rate > 0:
-        yield Finding(ERROR, "rate", INFO_NAME, "", None, f"declares {found.rate:g} frames per second")
     following = 0
     for episode in found.episodes:
         if episode.first is not None and episode.last is not None:
@@ -98,9 +132,9 @@ def _faults_of_rows(found: LeRobotDataset, episode: Episode, rows: EpisodeRows) 
     first = episode.first if episode.first is not None else int(rows.indexes[0])
     if (wrong := _first_other(rows.indexes, first + np.arange(count))) is not None:
         yield _of(episode, "rows", f"index of row {wrong} is {rows.indexes[wrong]}, not {first + wrong}")
-    off = np.abs(rows.times - np.arange(count) / (found.rate or 1.0))
+    off = np.abs(rows.times - np.arange(count) / found.rate)
     if off.max(initial=0) > TOLERANCE_SECONDS:
-        late = bool(count / (found.rate or 1.0) > EXACT_SECONDS and off.max() < 0.25 / (found.rate or 1.0))
+        late = bool(count / found.rate > EXACT_SECONDS and off.max() < 0.25 / found.rate)
         row = int(np.argmax(off > TOLERANCE_SECONDS))
         if late:
             text = f"lasts over {EXACT_SECONDS:g} s, where a float32 timestamp is off by {off.max():.1e} s; split it"
@@ -108,7 +142,7 @@ def _faults_of_rows(found: LeRobotDataset, episode: Episode, rows: EpisodeRows) 
         else:
             text = (
                 f"timestamp of row {row} is {rows.times[row]:.6g} s; at {found.rate:g} rows per second it is "
-                f"{row / (found.rate or 1.0):.6g} s"
+                f"{row / found.rate:.6g} s"
             )
             yield _of(episode, "times", text)
     tasks = rows.tasks[~np.isin(rows.tasks, list(found.tasks))]
@@ -128,6 +162,9 @@ def _faults_of_parts(video: VideoFile) -> Iterator[Finding]:
     following = 0.0
     for clip in video.clips:
         assert clip.end is not None
+        if not np.isfinite([clip.start, clip.end]).all():
+            yield Finding(ERROR, "range", video.name, clip.name, None, "has no start or no end in the video")
+            continue
         if abs(clip.start - following) > frame / 4:
             kind = "a gap of" if clip.start > following else "an overlap of"
             text = (

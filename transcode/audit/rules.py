@@ -41,6 +41,9 @@ def findings_of(video: VideoFile, facts: VideoFacts, moves: Moves) -> Iterator[F
         return
     for text in facts.damage:
         yield found(ERROR, "damaged", text)
+    if video.size is not None and facts.size != video.size:
+        declared = "x".join(map(str, video.size))
+        yield found(ERROR, "size", f"is {facts.size[0]}x{facts.size[1]}, {declared} is declared")
     for text in facts.contradictions:
         yield found(WARNING, "header", text)
     times = np.sort(facts.times[~np.isnan(facts.times)])

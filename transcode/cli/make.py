@@ -358,7 +358,7 @@ def _executed(request: RunRequest) -> Summary:
     dataset = _robot_dataset(request)
     if dataset is None:
         return execute(request)
-    from vidprep.transcode.export import complete_robot_dataset
+    from vidprep.transcode.export import complete_robot_dataset, forget_robot_dataset
 
     say, options = request.reporter.message, request.options
 
@@ -373,4 +373,4 @@ def _executed(request: RunRequest) -> Summary:
         jobs, actions = options.jobs or default_jobs(), options.actions or "last"
         complete_robot_dataset(dataset, request.place.root, request.settings, actions, jobs, say)
 
-    return execute(request, complete)
+    return execute(request, lambda: forget_robot_dataset(request.place.root), complete)

@@ -4,6 +4,7 @@ from .pack import pack_store as pack_store, pack_videos as pack_videos
 from .robot import (
     check_robot_output as check_robot_output,
     complete_robot_dataset as complete_robot_dataset,
+    forget_robot_dataset as forget_robot_dataset,
     is_robot_output as is_robot_output,
 )
 from .targets import TARGETS as TARGETS

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from vidprep.formats.errors import DestinationError, SettingsError, StoreError, count_of
-from vidprep.formats.lerobot import DATA, INFO_NAME, TASKS_NAME, VIDEO, Episode, LeRobotDataset, task_table
+from vidprep.formats.lerobot import DATA, INFO_NAME, TASKS_NAME, VIDEO, Episode, LeRobotDataset, flat, task_table
 from vidprep.formats.manifest import ManifestRow, manifest_rows
 from vidprep.formats.storage import read_json, replacing, sha256_of
 from vidprep.formats.stores import FrameStore, open_store
@@ -129,6 +129,12 @@ def check_robot_output(source: Path, destination: Path, settings: RunSettings) -
     return float(asked)
 
 
+def forget_robot_dataset(destination: Path) -> None:
+    """Let LeRobot open nothing while videos change: rows and videos would not fit."""
+    if written_files(destination):
+        (destination / INFO_NAME).unlink(missing_ok=True)
+
+
 def complete_robot_dataset(
     source: Path, destination: Path, settings: RunSettings, actions: str, jobs: int, say: Callable[[str], object]
 ) -> None:
@@ -162,7 +168,7 @@ def complete_robot_dataset(
         number, why = next(iter(made.left_out.items()))
         say(f"{count_of(len(made.left_out), 'episode')} left out of the LeRobot dataset: episode {number} {why}")
     if not made.kept:
-        raise StoreError(f"has no episode that could be kept: episode {number} {why}", path=source)
+        return
     _add_statistics_of_pictures(store, made, jobs)
     abouts = [about | _flat(own) for about, own in zip(made.abouts, made.statistics, strict=True)]
     _write_table(stage / EPISODES_NAME, pa.Table.from_pylist(abouts))
@@ -251,19 +257,29 @@ def _write_rows(
             except StoreError as error:
                 tables = error
             for episode in episodes:
+                first = made.abouts[-1]["dataset_to_index"] if made.abouts else 0
                 try:
                     if isinstance(tables, StoreError):
                         raise tables
+                    if made.kept and made.kept[-1].episode.number == episode.number:
+                        raise StoreError("is listed twice")
                     each = _kept(found, episode, videos, store)
                     rows = _rows_of(episode, tables.get(episode.number), new_tasks)
+                    rows = numbered(rows_at(rows, each.rows, actions), len(made.kept), first, rate)
+                    measured, place = statistics_of_rows(rows), files.write(rows)
                 except StoreError as error:
                     made.left_out[episode.number] = error.message
                     continue
-                first = made.abouts[-1]["dataset_to_index"] if made.abouts else 0
-                rows = numbered(rows_at(rows, each.rows, actions), len(made.kept), first, rate)
-                place = files.write(rows)
+                except (
+                    pa.ArrowException,
+                    ValueError,
+                    TypeError,
+                    LookupError,
+                ) as error:  # values that do not fit their columns
+                    made.left_out[episode.number] = f"has rows that cannot be changed: {error}"
+                    continue
                 made.kept.append(each)
-                made.statistics.append(statistics_of_rows(rows))
+                made.statistics.append(measured)
                 made.abouts.append(_about(each, len(made.kept) - 1, rows, first, place, found, rate))
 
 
@@ -271,16 +287,14 @@ def _rows_of(episode: Episode, rows: pa.Table | None, new_tasks: Mapping[int, in
     """Return the rows of an episode in order, with the new numbers of tasks. Raises StoreError if one is missing or doubled."""
     if rows is None:
         raise StoreError("has no rows")
-    rows = rows.take(pc.sort_indices(rows["frame_index"]))
-    if rows["frame_index"].to_pylist() != list(range(episode.length)):
+    rows = rows.take(pc.sort_indices(flat(rows["frame_index"])))
+    if flat(rows["frame_index"]).to_pylist() != list(range(episode.length)):
         raise StoreError(f"has rows that are not numbered 0 to {episode.length - 1}")
-    tasks = rows["task_index"].to_pylist()
+    tasks = flat(rows["task_index"]).to_pylist()
     if unknown := set(tasks) - new_tasks.keys():
         raise StoreError(f"names task {min(unknown)}, which is not listed")
     at = rows.column_names.index("task_index")
-    return rows.set_column(
-        at, rows.schema.field(at), pa.array([new_tasks[task] for task in tasks], rows.schema.field(at).type)
-    )
+    return rows.set_column(at, pa.field("task_index", pa.int64()), pa.array([new_tasks[task] for task in tasks]))
 
 
 class _RowFiles:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -78,26 +79,23 @@ def numbered(table: pa.Table, episode: int, first: int, rate: float) -> pa.Table
     frames = np.arange(len(table))
     values: dict[str, npt.NDArray[Any]] = {
         "timestamp": (frames / rate).astype(np.float32),
-        "frame_index": frames,
-        "episode_index": np.full(len(table), episode),
-        "index": frames + first,
+        "frame_index": frames.astype(np.int64),
+        "episode_index": np.full(len(table), episode, np.int64),
+        "index": (frames + first).astype(np.int64),
     }
     for name in NUMBERED:
-        at, field = table.column_names.index(name), table.schema.field(name)
-        is_list = pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)
-        made = (
-            pa.array(values[name].reshape(-1, 1).tolist(), field.type)
-            if is_list
-            else pa.array(values[name]).cast(field.type)
-        )
-        table = table.set_column(at, field, made)
+        made = pa.array(values[name])  # one value in each row, as LeRobot reads them
+        table = table.set_column(table.column_names.index(name), pa.field(name, made.type), made)
     return table
 
 
 def statistics_of(values: npt.NDArray[Any]) -> Statistics:
-    """Return statistics of (L,) values, (1,) each, or of (L, …, D) values, (D,) each. Quantiles are exact."""
+    """Return statistics of (L,) values, (1,) each, or of (L, …, D) values, (D,) each; those that are no number do not count.
+    Quantiles are exact.
+    """
     found = np.asarray(values, np.float64)
     found = found.reshape(-1, 1 if found.ndim == 1 else found.shape[-1])
+    found = found[np.isfinite(found).all(1)] if np.isfinite(found).all(1).any() else np.zeros((1, found.shape[1]))
     quantiles = {name: np.quantile(found, at, axis=0) for name, at in QUANTILES.items()}
     return {
         "min": found.min(0),
@@ -132,9 +130,13 @@ def statistics_of_pictures(frames: Sequence[npt.NDArray[np.uint8]]) -> Statistic
 
 
 def statistics_of_rows(table: pa.Table) -> dict[str, Statistics]:
-    """Return statistics of all columns of numbers."""
-    numeric = [name for name in table.column_names if _is_numeric(table.schema.field(name).type)]
-    return {name: statistics_of(np.asarray(table[name].to_pylist(), np.float64)) for name in numeric}
+    """Return statistics of all columns of numbers, if all rows have as many."""
+    found = {}
+    for name in table.column_names:
+        if _is_numeric(table.schema.field(name).type):
+            with suppress(ValueError):  # lists of different lengths
+                found[name] = statistics_of(np.asarray(table[name].to_pylist(), np.float64))
+    return found
 
 
 def joined_statistics(several: Sequence[Mapping[str, Statistics]]) -> dict[str, Statistics]:
@@ -143,7 +145,7 @@ def joined_statistics(several: Sequence[Mapping[str, Statistics]]) -> dict[str, 
     """
     joined = {}
     for name in several[0] if several else ():
-        each = [episode[name] for episode in several]
+        each = [episode[name] for episode in several if name in episode]
         counts = np.stack([stats["count"].astype(np.float64) for stats in each])
         means, deviations = (np.stack([stats[kind] for stats in each]) for kind in ("mean", "std"))
         weights = counts.reshape(-1, *[1] * (means.ndim - 1))

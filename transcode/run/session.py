@@ -180,11 +180,16 @@ class Session:
     workers: Pool[Job, JobResult]
 
 
-def execute(request: RunRequest, on_made: Callable[[Summary], object] = lambda _summary: None) -> Summary:
+def execute(
+    request: RunRequest,
+    on_work: Callable[[], object] = lambda: None,
+    on_made: Callable[[Summary], object] = lambda _summary: None,
+) -> Summary:
     """Do a run.
 
     Args:
         request: The run.
+        on_work: Called before the first output is written or removed; not if there is nothing to do.
         on_made: Called with its result after the manifest is written, while no other run can write to the destination.
 
     Raises:
@@ -196,6 +201,8 @@ def execute(request: RunRequest, on_made: Callable[[Summary], object] = lambda _
         _search_value(session)
         todo = _plan(session)
         _say_what_was_found(session, num_recovered, todo)
+        if todo.jobs or todo.moved or todo.removed:
+            on_work()
         num_relabelled = _relabel(session, todo)
         _move_and_remove(request, todo)
         summary = _work(session, todo)

@@ -130,7 +130,31 @@ def late_row(root: Path) -> None:
     changed(root / ROWS, timestamp=put(40, 0.25))
 
 
+def other_order(root: Path) -> None:
+    """Episodes are stored in another order, and LeRobot addresses rows by place."""
+    table = pq.read_table(root / ROWS)
+    pq.write_table(pa.concat_tables([table.slice(37), table.slice(0, 37)]), root / ROWS)
+
+
+def stray_rows(root: Path) -> None:
+    shutil.copy(root / ROWS, root / "data/chunk-000/file-007.parquet")
+
+
+def no_action(root: Path) -> None:
+    pq.write_table(pq.read_table(root / ROWS).drop(["action"]), root / ROWS)
+
+
+def other_size(root: Path) -> None:
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"][CAMERAS[0]]["shape"] = [480, 640, 3]
+    (root / "meta/info.json").write_text(json.dumps(info))
+
+
 FAULTS = {
+    other_order: {("error", "order", "")},
+    stray_rows: {("error", "unlisted", ""), ("error", "order", "")},
+    no_action: {("error", "columns", "")},
+    other_size: {("error", "size", "")},
     missing_frame: {("error", "frames", "episode 1"), ("error", "times", "episode 1")},
     frozen: {("warning", "frozen", "episode 1")},
     shifted: {("error", "range", "episode 0"), ("error", "times", "episode 0"), ("error", "times", "episode 2")},
@@ -292,6 +316,8 @@ def test_the_command_says_what_it_found_and_writes_a_page(robot: Path, tmp_path:
         ({"video_path": "{secret}.mp4"}, "unknown field secret"),
         ({"features": 3}, "cannot be read"),
         ({"fps": "fast"}, "cannot be read"),
+        ({"fps": float("inf")}, "frames per second"),
+        ({"video_path": "{chunk_index:09999999999d}"}, "too wide"),
     ],
 )
 def test_metadata_that_makes_no_sense_is_an_error(
@@ -303,6 +329,14 @@ def test_metadata_that_makes_no_sense_is_an_error(
     (root / "meta/info.json").write_text(json.dumps(info | change))
     ran = transcode(root, "--quiet", verb="validate")
     assert ran.code == 2 and said in ran.err and "Traceback" not in ran.err
+
+
+def test_absurd_totals_are_only_wrong(robot: Path, tmp_path: Path) -> None:
+    root = tmp_path / "dataset"
+    shutil.copytree(robot, root)
+    info = json.loads((root / "meta/info.json").read_text())
+    (root / "meta/info.json").write_text(json.dumps(info | {"total_episodes": 10**30}))
+    assert found(audited(root)) == {("error", "count", "")}
 
 
 def test_an_empty_folder_is_no_dataset(tmp_path: Path) -> None:
