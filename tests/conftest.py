@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import imageio_ffmpeg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.children import KeptChildren
 from tests.chromium import Browser, chromium
@@ -17,6 +18,10 @@ from tests.pipeline import Run
 from tests.real_media import SHARED_MEDIA, real_clips
 from tests.recipes import INTERLACED_CLIPS, PLAIN, Media
 from tests.witness import Ffmpeg
+
+# A busy machine is slow, which is no fault of a test.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 # Whoever runs the tests may have these set, and users have not.
 for _name in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):

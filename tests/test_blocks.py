@@ -10,6 +10,8 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cluster import daemon, free_port, needs_modules
@@ -22,10 +24,14 @@ ROOT = Path(__file__).parents[1]
 LEFT_OUT = ("pip ", "sbatch ", "id=", "ray ", "export ", "git ", "make ")
 
 
+def documented(document: str) -> list[tuple[str, str]]:
+    """Return the language and text of each fenced block."""
+    return re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
+
+
 def blocks(document: str) -> list[tuple[str, str]]:
     """Return the language and text of each fenced block that is run: bash or python."""
-    found = re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
-    return [(language, block) for language, block in found if language != "text"]
+    return [(language, block) for language, block in documented(document) if language != "text"]
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +127,13 @@ def test_from_raw_videos_to_a_loop_that_reads_from_a_bucket(folder: Path, tmp_pa
 @pytest.mark.long
 def test_the_page_about_robot_datasets(tmp_path: Path) -> None:
     make_robot_dataset(tmp_path / "robot")
+    (tmp_path / "raw").mkdir()
+    rows = {"time": [number / 50 for number in range(60)], "action": [[float(number)] * 2 for number in range(60)]}
+    pq.write_table(pa.table(rows), tmp_path / "raw" / "0.parquet")
+    lines = next(block for language, block in documented("docs/robots.md") if language == "text")
+    (tmp_path / "episodes.csv").write_text(lines)
+    for camera in ("front", "wrist"):
+        make_clip(tmp_path / "raw" / f"0-{camera}.mp4", 30, (320, 256))
     run_blocks("docs/robots.md", tmp_path, {})
 
 

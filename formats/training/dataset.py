@@ -46,6 +46,7 @@ from vidprep.formats.training.items import (
     class_ids,
     stream,
 )
+from vidprep.formats.training.rows import FrameRows, RowSource
 from vidprep.formats.training.samplers import (
     SHORTS,
     ClipSampler,
@@ -95,6 +96,7 @@ class _Video:
         source_timestamps: (N,) start of those in seconds
         labels: Labels of the video
         class_id: Number of its class; None if the store has no classes
+        number: Its number among the videos of the dataset
     """
 
     stored: StoredVideo
@@ -104,6 +106,7 @@ class _Video:
     source_timestamps: npt.NDArray[np.float64]
     labels: ItemLabels
     class_id: int | None
+    number: int
 
 
 class VideoDataset:
@@ -147,6 +150,9 @@ class VideoDataset:
             and `has_audio`; for stores made with `--audio`.
         audio_channels: 1 or 2.
         audio_seconds: Length of `audio`; None is as long as the clip.
+        rows: Values of each frame, such as states and actions of a robot: a Parquet or CSV file, or a table, with the columns `id`,
+            and `frame` (from 0) or `time` (s); or the folder of a LeRobot dataset. Adds `rows`, a dict of (T, …) arrays; by time, a frame
+            has the nearest row.
         tensors: Return torch tensors, which share the memory of the arrays.
         seed: Seed of everything random.
         rank: Number of this process: it takes every world_size-th clip, starting with this one.
@@ -187,6 +193,7 @@ class VideoDataset:
         audio_rate: int | None = None,
         audio_channels: Literal[1, 2] = 1,
         audio_seconds: float | None = None,
+        rows: RowSource | None = None,
         tensors: bool = False,
         seed: int = 0,
         rank: int = 0,
@@ -254,6 +261,7 @@ class VideoDataset:
             self.audio = Audio.of(audio_rate, audio_channels, audio_seconds, self.clips, used, self.store.__getitem__)
         elif audio_seconds is not None or audio_channels != 1:
             raise SettingsError("audio_seconds and audio_channels need audio_rate")
+        self._rows = None if rows is None else FrameRows(rows, self.ids, self.sizes[:, 0].astype(np.int64))
         self._open()
 
     def _warn_of_short(self, clips_of_videos: Numbers, *, is_chosen: bool) -> None:
@@ -649,6 +657,8 @@ class VideoDataset:
             item["frame_mask"] = clip.mask
         if video.class_id is not None:
             item["class_id"] = video.class_id
+        if self._rows is not None:
+            item["rows"] = self._rows.of(video.number, clip.id, numbers, video.timestamps[numbers])
         if self.audio is not None:
             item.update(self.audio.item(video.stored, float(video.timestamps[numbers[0]])))
         return item
@@ -666,7 +676,7 @@ class VideoDataset:
         labels = ItemLabels(value_of(self._column(LABELS)[row]) if self._has_labels else {})
         labels.arrays = self._array_labels
         class_id = self._column(CLASS)[row].as_py() if self._has_classes else None
-        return _Video(stored, timing, timestamps, stored.source_frames, sources, labels, class_id)
+        return _Video(stored, timing, timestamps, stored.source_frames, sources, labels, class_id, row)
 
 
 def _span(clip: Clip) -> str:

@@ -170,6 +170,8 @@ def stacked(items: Sequence[dict[str, Any]]) -> Item:
         values = [item[name] for item in items]
         if name == "labels":
             batch[name] = batch_of(values)
+        elif name == "rows":
+            batch[name] = {key: np.stack([each[key] for each in values]) for key in values[0]}
         elif name != "frames":
             batch[name] = column(values)
     return batch

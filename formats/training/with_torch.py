@@ -21,8 +21,9 @@ def as_tensors(item: Item) -> Item:
     made = Item(
         (name, torch.from_numpy(value) if isinstance(value, np.ndarray) else value) for name, value in item.items()
     )
-    if type(labels := made.get("labels")) is dict:
-        made["labels"] = dict(as_tensors(Item(labels)))
+    for name in ("labels", "rows"):
+        if type(inner := made.get(name)) is dict:
+            made[name] = dict(as_tensors(Item(inner)))
     return made
 
 

@@ -29,7 +29,7 @@ from lerobot.datasets.lerobot_dataset import LeRobotDataset
 step = 1 / int(sys.argv[2])
 front, wrist = "observation.images.front", "observation.images.wrist"
 deltas = {front: [-step, 0.0, step], "action": [0.0, step]}
-dataset = LeRobotDataset("made/here", root=sys.argv[1], video_backend="pyav", delta_timestamps=deltas)
+dataset = LeRobotDataset("made/here", root=sys.argv[1], video_backend=sys.argv[3], delta_timestamps=deltas)
 
 def number_on(picture):
     grey = picture.mean(0) * 255
@@ -325,28 +325,32 @@ def needs_lerobot() -> None:
         say(f"{LEROBOT} is missing: a venv of Python 3.12 with lerobot 0.6.1, which needs another PyAV")
 
 
+def lerobot_reads(folder: Path, rate: int, backend: str, work: Path) -> list[dict[str, Any]]:
+    """What LeRobot's own reader returns for every index."""
+    ran = subprocess.run(
+        [LEROBOT, "-c", LEROBOT_READS, folder, str(rate), backend],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=work,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(work / "hf"), "PYTHONPATH": ""},
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+
+
 @pytest.mark.long
+@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
 @pytest.mark.parametrize("codec", ["h264", "av1"])
 def test_the_reader_of_lerobot_gets_the_right_frame_and_row_for_every_index(
-    codec: str, robot: Path, tmp_path: Path
+    codec: str, backend: str, robot: Path, tmp_path: Path
 ) -> None:
     needs_lerobot()
     made = tmp_path / "made"
     assert transcode(robot, made, "--fps", 10, "--gop", 5, "--short-side", 48, "--codec", codec, "--quiet").code == 0
-    for folder, rate, kept in (
-        (made, 10, AT_10),
-        (robot, 30, [[*range(a, a + n)] for a, n in zip(STARTS, LENGTHS, strict=True)]),
-    ):
-        ran = subprocess.run(
-            [LEROBOT, "-c", LEROBOT_READS, folder, str(rate)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            cwd=tmp_path,
-            env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf"), "PYTHONPATH": ""},
-        )
-        assert ran.returncode == 0, ran.stderr[-2000:]
-        items = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    whole = [[*range(start, start + length)] for start, length in zip(STARTS, LENGTHS, strict=True)]
+    for folder, rate, kept in ((made, 10, AT_10), (robot, 30, whole)):
+        items = lerobot_reads(folder, rate, backend, tmp_path)
         places = [(episode, at) for episode, own in enumerate(kept) for at in range(len(own))]
         assert len(items) == len(places)
         for item, (episode, at) in zip(items, places, strict=True):

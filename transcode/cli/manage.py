@@ -297,6 +297,7 @@ def pack_command(store: Path | str, out: Path, **given: Any) -> None:
     burst, gulp, webdataset, tensor   another store; JPEGs are copied unchanged (webdataset of videos: as shards)
     frames                            a folder of img_00001.jpg … for each video
     hf                                a folder for load_dataset("videofolder"), labels included
+    lerobot                           a LeRobot 3.0 dataset; labels episode_index, camera, task, rows (a file of values)
     torchcodec                        custom_frame_mappings of each video
     dali, mmaction                    lists of files with numbered labels
     """

@@ -19,38 +19,46 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from vidprep.formats.errors import DestinationError, SettingsError, StoreError, count_of
-from vidprep.formats.lerobot import DATA, INFO_NAME, TASKS_NAME, VIDEO, Episode, LeRobotDataset, flat, task_table
+from vidprep.formats.lerobot import INFO_NAME, TASKS_NAME, Episode, LeRobotDataset, flat, task_table
 from vidprep.formats.manifest import ManifestRow, manifest_rows
-from vidprep.formats.storage import read_json, replacing, sha256_of
+from vidprep.formats.storage import read_json, sha256_of
 from vidprep.formats.stores import FrameStore, open_store
 from vidprep.transcode.check import faults_of_robot_files, written_files
+from vidprep.transcode.export.robot_files import (
+    EPISODES_NAME,
+    STATS_NAME,
+    RowFiles,
+    about_episode,
+    flat_statistics,
+    plain_statistics,
+    statistics_of_video,
+    totals,
+    video_info,
+    write_json,
+    write_table,
+)
 from vidprep.transcode.export.robot_rows import (
     Numbers,
     Statistics,
     joined_statistics,
     numbered,
     rows_at,
-    statistics_of_pictures,
     statistics_of_rows,
 )
 from vidprep.transcode.settings import RunSettings, VideoOutput
-from vidprep.transcode.sources import EPISODES_PER_CHUNK, STATE_DIR, episode_video
+from vidprep.transcode.sources import STATE_DIR, episode_video
 
-VERSION = "v3.0"
-DATA_BYTES = 100 << 20  # of a file of rows
-FRAMES_MEASURED = 16  # of each video, for the statistics of pictures
 STATE_NAME, STAGE_NAME = "lerobot.json", "lerobot.new"  # in the folder of the run's state
-EPISODES_NAME, STATS_NAME = "meta/episodes/chunk-000/file-000.parquet", "meta/stats.json"
 OF_OLD_VERSIONS = ("total_chunks", "total_videos")
 WRITTEN = ("info.json", "stats.json", "tasks.parquet", "tasks.jsonl", "episodes.jsonl", "episodes_stats.jsonl")
 FORMAT = 1  # of what is written: another one is written anew
@@ -170,14 +178,14 @@ def complete_robot_dataset(
     if not made.kept:
         return
     _add_statistics_of_pictures(store, made, jobs)
-    abouts = [about | _flat(own) for about, own in zip(made.abouts, made.statistics, strict=True)]
-    _write_table(stage / EPISODES_NAME, pa.Table.from_pylist(abouts))
-    _write_table(stage / TASKS_NAME, task_table([found.tasks[number] for number in sorted(found.tasks)]))
-    _write_json(stage / STATS_NAME, _known_statistics(source) | _plain(joined_statistics(made.statistics)))
+    abouts = [about | flat_statistics(own) for about, own in zip(made.abouts, made.statistics, strict=True)]
+    write_table(stage / EPISODES_NAME, pa.Table.from_pylist(abouts))
+    write_table(stage / TASKS_NAME, task_table([found.tasks[number] for number in sorted(found.tasks)]))
+    write_json(stage / STATS_NAME, _known_statistics(source) | plain_statistics(joined_statistics(made.statistics)))
     for path in sorted((source / "meta").glob("*")):
         if path.is_file() and path.name not in WRITTEN:
             shutil.copyfile(path, stage / "meta" / path.name)
-    _write_json(stage / INFO_NAME, _info(found, store, made, rate))
+    write_json(stage / INFO_NAME, _info(found, store, made, rate))
     _put_in_place(destination, stage, digest, before)
 
 
@@ -186,13 +194,13 @@ def _put_in_place(destination: Path, stage: Path, digest: str, before: Mapping[s
     names = sorted(str(path.relative_to(stage)) for path in stage.rglob("*") if path.is_file())
     files = {name: [(stage / name).stat().st_size, sha256_of(stage / name)] for name in names}
     state, known = destination / STATE_DIR / STATE_NAME, set(before.get("files", ())) | set(names)
-    _write_json(state, {"files": dict.fromkeys(sorted(known))})
+    write_json(state, {"files": dict.fromkeys(sorted(known))})
     for name in (INFO_NAME, *sorted(known)):
         (destination / name).unlink(missing_ok=True)
     for name in (*(name for name in names if name != INFO_NAME), INFO_NAME):
         (destination / name).parent.mkdir(parents=True, exist_ok=True)
         (stage / name).replace(destination / name)
-    _write_json(state, {"digest": digest, "files": files})
+    write_json(state, {"digest": digest, "files": files})
     shutil.rmtree(stage, ignore_errors=True)
 
 
@@ -250,7 +258,7 @@ def _write_rows(
 ) -> None:
     """Write the rows of all episodes that can be kept, and note what there is to say of them."""
     new_tasks = {task: number for number, task in enumerate(sorted(found.tasks))}
-    with _RowFiles(stage) as files:
+    with RowFiles(stage) as files:
         for name, episodes in groupby(found.episodes, lambda episode: episode.data):
             try:
                 tables: dict[int, pa.Table] | StoreError = found.tables_of(name)
@@ -280,7 +288,8 @@ def _write_rows(
                     continue
                 made.kept.append(each)
                 made.statistics.append(measured)
-                made.abouts.append(_about(each, len(made.kept) - 1, rows, first, place, found, rate))
+                texts = [found.tasks[task] for task in sorted(found.tasks)]
+                made.abouts.append(about_episode(rows, texts, place, each.videos, episode.number, rate))
 
 
 def _rows_of(episode: Episode, rows: pa.Table | None, new_tasks: Mapping[int, int]) -> pa.Table:
@@ -297,76 +306,13 @@ def _rows_of(episode: Episode, rows: pa.Table | None, new_tasks: Mapping[int, in
     return rows.set_column(at, pa.field("task_index", pa.int64()), pa.array([new_tasks[task] for task in tasks]))
 
 
-class _RowFiles:
-    """Writes rows of episodes into files of bounded size, a row group for each episode."""
-
-    def __init__(self, stage: Path) -> None:
-        self._stage, self._number, self._size = stage, -1, 0
-        self._writer: pq.ParquetWriter | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    def write(self, rows: pa.Table) -> tuple[int, int]:
-        """Write the rows of an episode. Return chunk and number of the file."""
-        writer = self._writer
-        if writer is None or self._size + rows.nbytes > DATA_BYTES:
-            if writer is not None:
-                writer.close()
-            self._number, self._size = self._number + 1, 0
-            chunk, number = divmod(self._number, EPISODES_PER_CHUNK)
-            path = self._stage / DATA.format(chunk_index=chunk, file_index=number)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            writer = self._writer = pq.ParquetWriter(path, rows.schema)
-        writer.write_table(rows.cast(writer.schema))
-        self._size += rows.nbytes
-        return divmod(self._number, EPISODES_PER_CHUNK)
-
-
-def _about(
-    each: KeptEpisode,
-    number: int,
-    rows: pa.Table,
-    first: int,
-    place: tuple[int, int],
-    found: LeRobotDataset,
-    rate: float,
-) -> dict[str, Any]:
-    """Return what the table of episodes says of one."""
-    texts = [found.tasks[task] for task in sorted(found.tasks)]
-    about: dict[str, Any] = {
-        "episode_index": number,
-        "tasks": [texts[task] for task in sorted(set(rows["task_index"].to_pylist()))],
-        "length": len(rows),
-        "data/chunk_index": place[0],
-        "data/file_index": place[1],
-        "dataset_from_index": first,
-        "dataset_to_index": first + len(rows),
-        "meta/episodes/chunk_index": 0,
-        "meta/episodes/file_index": 0,
-    }
-    chunk, file = divmod(each.episode.number, EPISODES_PER_CHUNK)
-    for camera in each.videos:
-        about |= {f"videos/{camera}/chunk_index": chunk, f"videos/{camera}/file_index": file}
-        about |= {f"videos/{camera}/from_timestamp": 0.0, f"videos/{camera}/to_timestamp": len(rows) / rate}
-    return about
-
-
 def _add_statistics_of_pictures(store: FrameStore, made: _Result, jobs: int) -> None:
     """Add statistics of frames of each video, evenly distributed."""
-
-    def measured(row: ManifestRow) -> Statistics:
-        count = row.num_frames or 1
-        numbers = sorted(set(np.linspace(0, count - 1, min(count, FRAMES_MEASURED)).round().astype(int).tolist()))
-        return statistics_of_pictures(list(store[row.id].frames(numbers)))
-
     places = [(number, camera, row) for number, each in enumerate(made.kept) for camera, row in each.videos.items()]
     with ThreadPoolExecutor(jobs) as pool:
-        for (number, camera, _), found in zip(places, pool.map(measured, [row for *_, row in places]), strict=True):
+        for (number, camera, _), found in zip(
+            places, pool.map(partial(statistics_of_video, store), [row.id for *_, row in places]), strict=True
+        ):
             made.statistics[number][camera] = found
 
 
@@ -389,29 +335,11 @@ def _info(found: LeRobotDataset, store: FrameStore, made: _Result, rate: float) 
         about = features[camera]
         about.pop("video_info", None)
         about["shape"] = _shape(about, row)
-        about["info"] = {
-            "video.height": row.height,
-            "video.width": row.width,
-            "video.codec": row.codec,
-            "video.pix_fmt": row.pixel_format,
-            "video.is_depth_map": False,
-            "video.fps": int(rate),
-            "video.channels": 3,
-            "has_audio": store.sample_rate(row.id) is not None,
-        }
+        about["info"] = video_info(store, row, rate)
     kept_info = {name: value for name, value in found.info.items() if name not in OF_OLD_VERSIONS}
     return {
         **kept_info,
-        "codebase_version": VERSION,
-        "fps": int(rate),
-        "total_episodes": len(made.abouts),
-        "total_frames": sum(about["length"] for about in made.abouts),
-        "total_tasks": len(found.tasks),
-        "chunks_size": EPISODES_PER_CHUNK,
-        "data_files_size_in_mb": DATA_BYTES >> 20,
-        "video_files_size_in_mb": 200,
-        "data_path": DATA,
-        "video_path": VIDEO,
+        **totals(made.abouts, len(found.tasks), rate),
         "splits": _splits(found, made),
         "features": features,
     }
@@ -437,25 +365,3 @@ def _splits(found: LeRobotDataset, made: _Result) -> dict[str, str]:
             if first < last:
                 splits[str(name)] = f"{first}:{last}"
     return splits or {"train": f"0:{len(numbers)}"}
-
-
-def _flat(statistics: Mapping[str, Statistics]) -> dict[str, Any]:
-    return {
-        f"stats/{name}/{kind}": values.tolist() for name, found in statistics.items() for kind, values in found.items()
-    }
-
-
-def _plain(statistics: Mapping[str, Statistics]) -> dict[str, Any]:
-    return {name: {kind: values.tolist() for kind, values in found.items()} for name, found in statistics.items()}
-
-
-def _write_table(path: Path, table: pa.Table) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
-        pq.write_table(table, file)
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
-        file.write((json.dumps(value, indent=4, ensure_ascii=False) + "\n").encode())

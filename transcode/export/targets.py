@@ -22,6 +22,7 @@ class PackTarget:
 TARGETS = {
     "frames": PackTarget("folders:write_frames"),
     "hf": PackTarget("folders:write_hf", needs_videos=True),
+    "lerobot": PackTarget("to_lerobot:write_lerobot", needs_videos=True),
     "torchcodec": PackTarget("folders:write_torchcodec", needs_videos=True),
     "dali": PackTarget("folders:write_dali", needs_videos=True),
     "mmaction": PackTarget("folders:write_mmaction"),

@@ -1,0 +1,106 @@
+"""`pack --to lerobot`: videos and tables of values become a LeRobot dataset in which each frame has its row."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.helpers import transcode
+from tests.numbered_pictures import constant, number_on, write
+from tests.transcode.test_robot_datasets import lerobot_reads, needs_lerobot
+from vidprep.formats import VideoDataset
+from vidprep.transcode import AuditReport, validate
+
+RATE, STATES, LENGTHS, CAMERAS = 30, 50, (45, 61), ("front", "wrist")
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two episodes of two cameras at 30 frames per second, and states at 50 Hz that say which frame is shown."""
+    folder = tmp_path_factory.mktemp("episodes")
+    with (folder / "episodes.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["path", "id", "episode_index", "camera", "task", "rows"])
+        for episode, length in enumerate(LENGTHS):
+            times = np.arange(int(length / RATE * STATES) + 1) / STATES
+            values = [[t * RATE, -t] for t in times]
+            actions = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(times, 3)), 3)
+            rows = folder / f"{episode}.parquet"
+            pq.write_table(
+                pa.table({"time": times, "observation.state": values, "action": actions, "grip": times > 0.5}), rows
+            )
+            for camera in CAMERAS:
+                video = write(folder / f"{episode}-{camera}.mp4", constant(length, RATE))
+                table.writerow([video, f"{episode}-{camera}", episode, camera, f"task {episode}", rows])
+    return folder
+
+
+def packed(sources: Path, out: Path, *options: object) -> Path:
+    assert transcode(sources / "episodes.csv", out / "store", "--gop", 5, *options, "--quiet").code == 0
+    ran = transcode(out / "store", out / "robot", "--to", "lerobot", verb="pack")
+    assert ran.code == 0, ran.err
+    return out / "robot"
+
+
+@pytest.mark.parametrize(("options", "rate"), [((), 30), (("--fps", 10), 10)])
+def test_states_at_another_rate_stay_in_step_with_the_frames(
+    options: tuple[object, ...], rate: int, sources: Path, tmp_path: Path
+) -> None:
+    robot = packed(sources, tmp_path, *options)
+    report = validate(robot)
+    assert isinstance(report, AuditReport) and report.dataset == "LeRobot dataset v3.0" and not report.findings
+    info = json.loads((robot / "meta/info.json").read_text())
+    assert info["fps"] == rate and info["features"]["action"] == {"dtype": "float32", "shape": [3], "names": None}
+    assert pq.read_table(robot / "meta/tasks.parquet").column(1).to_pylist() == ["task 0", "task 1"]
+    for camera in CAMERAS:
+        files = sorted((robot / "videos" / f"observation.images.{camera}").rglob("*.mp4"))
+        dataset = VideoDataset([str(path) for path in files], 1)
+        rows = pq.read_table(robot / "data", partitioning=None)
+        assert len(dataset) == len(rows)
+        for number, state in enumerate(rows["observation.state"].to_pylist()):
+            shown = number_on(dataset[number]["frames"][0])
+            assert shown is not None and abs(shown - state[0]) <= RATE / STATES / 2 + 1e-5
+    assert rows["grip"].type == pa.bool_() and rows["observation.state"].type == pa.list_(pa.float32(), 2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
+def test_the_reader_of_lerobot_gets_the_right_state(backend: str, sources: Path, tmp_path: Path) -> None:
+    needs_lerobot()
+    items = lerobot_reads(packed(sources, tmp_path, "--fps", 10), 10, backend, tmp_path)
+    assert len(items) == sum(len(range(0, length, 3)) for length in LENGTHS)
+    for item in items:
+        assert item["front"][1] == item["wrist"] and abs(item["wrist"] - item["state"][0]) <= RATE / STATES / 2 + 1e-5
+        assert item["task"] == f"task {item['episode']}"
+
+
+@pytest.mark.parametrize(
+    ("videos", "said"),
+    [
+        ([("0-front", "", "front")], "has no label episode_index"),
+        ([("0-front", 0, "front"), ("1-front", 1, "wrist")], "its episodes have different cameras"),
+        (
+            [("0-front", 0, "front"), ("1-front", 0, "front")],
+            "is a second video of observation.images.front in episode 0",
+        ),
+        ([("0-front", 0, "front"), ("1-front", 0, "wrist")], "its cameras have different numbers of frames"),
+    ],
+)
+def test_what_does_not_fit_is_said(
+    videos: list[tuple[str, object, str]], said: str, sources: Path, tmp_path: Path
+) -> None:
+    names = ["path", "id", *(["episode_index"] if videos[0][1] != "" else []), "camera"]
+    with (tmp_path / "table.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(names)
+        for number, (name, episode, camera) in enumerate(videos):
+            table.writerow([sources / f"{name}.mp4", f"v{number}", *([episode] if episode != "" else []), camera])
+    assert transcode(tmp_path / "table.csv", tmp_path / "store", "--quiet").code == 0
+    ran = transcode(tmp_path / "store", tmp_path / "out", "--to", "lerobot", verb="pack")
+    assert ran.code == 2 and said in ran.err and not (tmp_path / "out").exists(), ran.err

@@ -1,0 +1,240 @@
+"""`pack --to lerobot`: a LeRobot dataset from videos and tables of values.
+
+Labels of the store say what a video shows:
+
+episode_index   number of its episode (or `episode`, numbers or names in order)
+camera          name of its camera; without this label, each episode has one
+task            text of the task, if there is one
+rows            a Parquet or CSV file of the values of the episode, if there is one: columns of numbers or lists of numbers, one of
+                them `frame` or `frame_index` (of the source video, from 0), or `time` or `timestamp` (s). A frame has the row that is
+                nearest in time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from vidprep.formats.errors import StoreError
+from vidprep.formats.lerobot import INFO_NAME, TASKS_NAME, task_table
+from vidprep.formats.manifest import ManifestRow, manifest_paths, manifest_rows
+from vidprep.formats.stores import FrameStore, VideoStore
+from vidprep.transcode.export.robot_files import (
+    EPISODES_NAME,
+    STATS_NAME,
+    RowFiles,
+    about_episode,
+    flat_statistics,
+    plain_statistics,
+    statistics_of_video,
+    totals,
+    video_info,
+    write_json,
+    write_table,
+)
+from vidprep.transcode.export.robot_rows import Statistics, joined_statistics, numbered, statistics_of_rows
+from vidprep.transcode.settings import FrameOutput
+from vidprep.transcode.sources import episode_video
+
+EPISODE_LABELS, CAMERA_LABEL, TASK_LABEL, ROWS_LABEL = ("episode_index", "episode"), "camera", "task", "rows"
+FRAME_NAMES, TIME_NAMES = ("frame", "frame_index"), ("time", "timestamp")
+OWN_COLUMNS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+ONLY_CAMERA, PREFIX = "main", "observation.images."
+TYPES = {"float": "float32", "double": "float64", "bool": "bool"}
+
+
+def write_lerobot(store: FrameStore, out: Path, _options: FrameOutput) -> None:
+    """Write a LeRobot dataset. Raises StoreError, OSError."""
+    store = cast(VideoStore, store)
+    episodes, rows = _episodes(store), _rows_of_store(store)
+    rate = _rate(store, rows)
+    tasks = sorted({_task(store, id_) for cameras in episodes.values() for id_ in cameras.values()})
+    abouts, statistics = list[dict[str, Any]](), list[dict[str, Statistics]]()
+    schema: pa.Schema | None = None
+    with RowFiles(out) as files:
+        for number, (name, cameras) in enumerate(episodes.items()):
+            table = _table(store, name, cameras, tasks)
+            if schema is not None and table.schema != schema:
+                raise StoreError(
+                    f"{name}: has the columns {table.schema.names}, others have {schema.names}", path=store.path
+                )
+            schema = table.schema
+            table = numbered(table, number, sum(about["length"] for about in abouts), rate)
+            abouts.append(about_episode(table, tasks, files.write(table), cameras, number, rate))
+            statistics.append(
+                statistics_of_rows(table) | {camera: statistics_of_video(store, id_) for camera, id_ in cameras.items()}
+            )
+            for camera, id_ in cameras.items():
+                path = out / f"{episode_video(camera, number)}.mp4"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with store.open_file(id_) as video:
+                    path.write_bytes(video.read())
+    assert schema is not None, "a store has videos"
+    write_table(
+        out / EPISODES_NAME,
+        pa.Table.from_pylist([about | flat_statistics(own) for about, own in zip(abouts, statistics, strict=True)]),
+    )
+    write_table(out / TASKS_NAME, task_table(tasks))
+    write_json(out / STATS_NAME, plain_statistics(joined_statistics(statistics)))
+    first = next(iter(episodes.values()))
+    features = {camera: _camera_feature(store, rows[id_], rate) for camera, id_ in first.items()} | _features(schema)
+    about = {
+        "robot_type": None,
+        **totals(abouts, len(tasks), rate),
+        "splits": {"train": f"0:{len(abouts)}"},
+        "features": features,
+    }
+    write_json(out / INFO_NAME, about)
+
+
+def _episodes(store: VideoStore) -> dict[str, dict[str, str]]:
+    """Return the id of each camera's video of each episode, in order. Raises StoreError."""
+    columns = store.label_columns().columns
+    key = next((name for name in EPISODE_LABELS if name in columns), None)
+    if key is None:
+        raise StoreError(
+            f"has no label {EPISODE_LABELS[0]}, which says to which episode a video belongs; `vidprep label` adds it",
+            path=store.path,
+        )
+    found = defaultdict[Any, dict[str, str]](dict)
+    for id_ in store.ids:
+        labels = store.labels(id_)
+        camera = str(labels.get(CAMERA_LABEL) or ONLY_CAMERA)
+        camera = camera if camera.startswith("observation.") else PREFIX + camera
+        if "/" in camera or labels.get(key) is None:
+            raise StoreError(f"{id_}: has no {key}, or a camera {camera!r} that is no name", path=store.path)
+        if camera in found[labels[key]]:
+            raise StoreError(f"{id_}: is a second video of {camera} in episode {labels[key]}", path=store.path)
+        found[labels[key]][camera] = id_
+    cameras = {tuple(sorted(each)) for each in found.values()}
+    if len(cameras) > 1:
+        raise StoreError(f"its episodes have different cameras: {sorted(cameras)[:2]}", path=store.path)
+    return {str(name): dict(sorted(found[name].items())) for name in sorted(found)}
+
+
+def _rows_of_store(store: VideoStore) -> dict[str, ManifestRow]:
+    if not manifest_paths(store.folder):
+        raise StoreError(
+            "was not made by vidprep; `vidprep transcode` makes videos that can be packed", path=store.path
+        )
+    return {row.id: row for row in manifest_rows(store.folder) if row.ok}
+
+
+def _rate(store: VideoStore, rows: Mapping[str, ManifestRow]) -> float:
+    """Return the frame rate of all videos. Raises StoreError."""
+    rates = {(row.frame_rate_num, row.frame_rate_den) for row in rows.values()}
+    if len(rates) > 1 or None in (rate := next(iter(rates))) or rate[1] != 1:
+        raise StoreError("has no common whole frame rate, which LeRobot needs; make it with --fps", path=store.path)
+    if odd := next((row for row in rows.values() if row.container != "mp4" or row.codec == "vp9"), None):
+        raise StoreError(
+            f"{odd.id}: is {odd.codec} in {odd.container}; LeRobot reads h264, hevc and av1 in mp4", path=store.path
+        )
+    return float(rate[0] or 0)
+
+
+def _task(store: VideoStore, id_: str) -> str:
+    return str(store.labels(id_).get(TASK_LABEL) or "")
+
+
+def _table(store: VideoStore, name: str, cameras: Mapping[str, str], tasks: Sequence[str]) -> pa.Table:
+    """Return the values of an episode's frames, with columns for the numbers of the rows. Raises StoreError."""
+    counts = {camera: len(store[id_]) for camera, id_ in cameras.items()}
+    if len(set(counts.values())) > 1:
+        raise StoreError(f"episode {name}: its cameras have different numbers of frames: {counts}", path=store.path)
+    id_ = next(iter(cameras.values()))
+    values = {}
+    if (place := store.labels(id_).get(ROWS_LABEL)) is not None:
+        values = _values(store, id_, Path(str(place)))
+    count = counts[next(iter(cameras))]
+    columns = {
+        **values,
+        "timestamp": pa.nulls(count, pa.float32()),
+        **{column: pa.nulls(count, pa.int64()) for column in OWN_COLUMNS[1:4]},
+        "task_index": pa.array([tasks.index(_task(store, id_))] * count, pa.int64()),
+    }
+    return pa.table(columns)
+
+
+def _values(store: VideoStore, id_: str, path: Path) -> dict[str, pa.Array]:
+    """Return the values of each frame from a file of rows. Raises StoreError."""
+    try:
+        table = pyarrow.csv.read_csv(path) if path.suffix == ".csv" else pq.read_table(path, partitioning=None)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise StoreError(f"{id_}: its rows cannot be read: {error}", path=path) from error
+    frame = next((name for name in FRAME_NAMES if name in table.column_names), None)
+    time = next((name for name in TIME_NAMES if name in table.column_names), None)
+    video = store[id_]
+    if frame is not None:
+        due, there = video.source_frames.astype(np.float64), np.asarray(table[frame].to_numpy(), np.float64)
+        farthest = 0.0
+    elif time is not None:
+        due, there = video.source_timestamps, np.asarray(table[time].to_numpy(), np.float64)
+        farthest = float(np.diff(np.sort(there)).max(initial=0.0))
+    else:
+        raise StoreError(f"{id_}: its rows have no column {', '.join((*FRAME_NAMES, *TIME_NAMES))}", path=path)
+    chosen = _nearest(there, due)
+    off = np.abs(there[chosen] - due) if len(there) else np.full(len(due), np.inf)
+    if off.max(initial=0.0) > farthest:
+        worst = int(np.argmax(off))
+        raise StoreError(f"{id_}: frame {worst}, which is {due[worst]:.6g} of the source, has no row", path=path)
+    kept = [name for name in table.column_names if name not in (*FRAME_NAMES, *TIME_NAMES, *OWN_COLUMNS)]
+    return {name: _as_stored(table[name].take(pa.array(chosen)), name, path) for name in kept}
+
+
+def _nearest(there: npt.NDArray[np.float64], due: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Return for each value the place of the nearest one."""
+    if not len(there):
+        return np.zeros(0, np.int64)
+    order = np.argsort(there, kind="stable")
+    after = np.searchsorted(there[order], due)
+    left, right = (np.clip(each, 0, len(there) - 1) for each in (after - 1, after))
+    return order[np.where(due - there[order][left] <= there[order][right] - due, left, right)]
+
+
+def _as_stored(column: pa.ChunkedArray, name: str, path: Path) -> pa.Array:
+    """Return values as LeRobot stores them: numbers, or lists of one length. Raises StoreError."""
+    try:
+        values = np.asarray(column.to_pylist())
+        if values.dtype.kind == "f":
+            values = values.astype(np.float32)
+        if values.dtype.kind not in "bif" or values.ndim > 2:
+            raise ValueError(f"has the column {name} of {column.type}")
+        return (
+            pa.array(values)
+            if values.ndim == 1
+            else pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+        )
+    except (ValueError, TypeError) as error:
+        raise StoreError(f"{error}; give numbers, or lists of as many numbers in each row", path=path) from error
+
+
+def _features(schema: pa.Schema) -> dict[str, Any]:
+    """Return what info.json says of the columns."""
+    found = {}
+    for field in schema:
+        is_list = pa.types.is_fixed_size_list(field.type)
+        kind = str(field.type.value_type if is_list else field.type)
+        found[field.name] = {
+            "dtype": TYPES.get(kind, kind),
+            "shape": [field.type.list_size if is_list else 1],
+            "names": None,
+        }
+    return found
+
+
+def _camera_feature(store: VideoStore, row: ManifestRow, rate: float) -> dict[str, Any]:
+    """Return what info.json says of a camera."""
+    return {
+        "dtype": "video",
+        "shape": [row.height, row.width, 3],
+        "names": ["height", "width", "channels"],
+        "info": video_info(store, row, rate),
+    }
