@@ -65,6 +65,7 @@ class Episode:
         last: Number of the row after its last one; None in version 2
         data: File of its rows, relative to the dataset
         videos: Its part of the videos, by camera
+        tasks: Text of its tasks
     """
 
     number: int
@@ -73,6 +74,7 @@ class Episode:
     last: int | None
     data: str
     videos: dict[str, VideoPart]
+    tasks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +284,8 @@ def _episodes(root: Path, info: Mapping[str, Any], cameras: list[str]) -> Iterat
         there = pq.read_schema(file).names
         if lacking := [column for column in columns if column not in there]:
             raise StoreError(f"has no column {lacking[0]}", path=file)
-        for row in pq.read_table(file, columns=columns, partitioning=None).to_pylist():
+        also = [name for name in ("tasks",) if name in there]
+        for row in pq.read_table(file, columns=[*columns, *also], partitioning=None).to_pylist():
             videos = {}
             for camera in cameras:
                 at = {name: row[f"videos/{camera}/{name}"] for name in ("chunk_index", "file_index")}
@@ -292,7 +295,7 @@ def _episodes(root: Path, info: Mapping[str, Any], cameras: list[str]) -> Iterat
             at = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
             data = _filled(str(info.get("data_path") or DATA), at)
             number, length, first, last = (int(row[name]) for name in columns[:4])
-            yield Episode(number, length, first, last, data, videos)
+            yield Episode(number, length, first, last, data, videos, tuple(map(str, row.get("tasks") or ())))
 
 
 def _old_episodes(root: Path, info: Mapping[str, Any], cameras: list[str]) -> Iterator[Episode]:
@@ -307,7 +310,8 @@ def _old_episodes(root: Path, info: Mapping[str, Any], cameras: list[str]) -> It
             )
             for camera in cameras
         }
-        yield Episode(number, length, None, None, _filled(str(info.get("data_path") or OLD_DATA), at), videos)
+        data, tasks = _filled(str(info.get("data_path") or OLD_DATA), at), tuple(map(str, about.get("tasks") or ()))
+        yield Episode(number, length, None, None, data, videos, tasks)
 
 
 def flat(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -18,7 +18,7 @@ import os
 import shutil
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -214,8 +214,8 @@ class InUse:
             pass
         return cls(folder, number)
 
-    def __del__(self) -> None:
-        os.close(self._number)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # when Python ends, the module may be empty
+        close(self._number)
 
 
 def _remove_unused(folder: Path) -> bool:

@@ -75,6 +75,7 @@ def main(work: Path) -> None:
             write_video(source / "videos" / camera / "chunk-000" / "file-000.mp4", found[number:] + found[:number])
     made = {"as it was: AV1, GOP 2": source}
     for name, options in (
+        ("H.264, GOP 2", ["--gop", "2"]),
         ("H.264, GOP 5", ["--gop", "5"]),
         ("H.264, GOP 5, 240 lines", ["--gop", "5", "--short-side", "240"]),
     ):

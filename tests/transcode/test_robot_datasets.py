@@ -172,6 +172,7 @@ def test_statistics_are_those_of_the_rows(robot: Path, tmp_path: Path) -> None:
     [
         (["--fps", "30000/1001"], "whole numbers; give 30"),
         (["--fps", "60"], "30 rows per second"),
+        (["--codec", "vp9", "--container", "mp4"], "LeRobot takes h264, hevc and av1"),
         (["--container", "mkv", "--actions", "sum"], "for a LeRobot dataset that becomes one again"),
     ],
 )
@@ -185,7 +186,7 @@ def test_other_stores_take_the_episodes(robot: Path, tmp_path: Path) -> None:
     store = open_store(tmp_path / "made")
     assert len(store) == 6 and not (tmp_path / "made" / "meta").exists()
     labels = store.labels(f"videos/{CAMERAS[1]}/chunk-000/file-002")
-    assert labels == {"episode_index": 2, "camera": CAMERAS[1]}
+    assert labels == {"episode_index": 2, "camera": CAMERAS[1], "task": TASKS[0]}
 
 
 def test_an_episode_with_a_lost_video_is_left_out(tmp_path: Path) -> None:

@@ -8,3 +8,4 @@ from .audit import (
     write_findings as write_findings,
 )
 from .dataset import ERROR as ERROR, WARNING as WARNING, Finding as Finding
+from .robot import EXACT_SECONDS as EXACT_SECONDS

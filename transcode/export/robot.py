@@ -33,6 +33,7 @@ from vidprep.formats.lerobot import INFO_NAME, TASKS_NAME, Episode, LeRobotDatas
 from vidprep.formats.manifest import ManifestRow, manifest_rows
 from vidprep.formats.storage import read_json, sha256_of
 from vidprep.formats.stores import FrameStore, open_store
+from vidprep.transcode.audit import EXACT_SECONDS
 from vidprep.transcode.check import faults_of_robot_files, written_files
 from vidprep.transcode.export.robot_files import (
     EPISODES_NAME,
@@ -121,6 +122,9 @@ def check_robot_output(source: Path, destination: Path, settings: RunSettings) -
         raise SettingsError(
             f"{source}: {found.depth_cameras[0]} is a map of depth, which would be damaged by 8 bits; such datasets are not supported"
         )
+    output = settings.output
+    if isinstance(output, VideoOutput) and output.encoder.codec == "vp9":
+        raise SettingsError("<codec>: LeRobot takes h264, hevc and av1", codec="vp9")
     if asked is None and found.rate != int(found.rate):
         raise SettingsError(
             f"{source}: has {found.rate:g} frames per second, and LeRobot's rates are whole numbers; give <fps>",
@@ -177,6 +181,10 @@ def complete_robot_dataset(
         say(f"{count_of(len(made.left_out), 'episode')} left out of the LeRobot dataset: episode {number} {why}")
     if not made.kept:
         return
+    if (longest := max(about["length"] for about in made.abouts) / rate) > EXACT_SECONDS:
+        say(
+            f"an episode lasts {longest:.0f} s: after {EXACT_SECONDS:.0f} s LeRobot's float32 times are too coarse for its reader; cut it"
+        )
     _add_statistics_of_pictures(store, made, jobs)
     abouts = [about | flat_statistics(own) for about, own in zip(made.abouts, made.statistics, strict=True)]
     write_table(stage / EPISODES_NAME, pa.Table.from_pylist(abouts))

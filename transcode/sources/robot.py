@@ -32,7 +32,7 @@ def episode_video(camera: str, episode: int) -> str:
 
 
 def episode_table(root: Path) -> pa.Table:
-    """Return the episodes as a table of cuts, with the labels `episode_index` and `camera`. Raises SourceError."""
+    """Return the episodes as a table of cuts, with the labels `episode_index`, `camera` and `task`. Raises SourceError."""
     import pyarrow as pa
 
     from vidprep.formats.lerobot import LeRobotDataset
@@ -49,6 +49,7 @@ def episode_table(root: Path) -> pa.Table:
             "end": part.end,
             "episode_index": episode.number,
             "camera": camera,
+            "task": "; ".join(episode.tasks),
         }
         for episode in found.episodes
         for camera, part in episode.videos.items()
