@@ -165,6 +165,7 @@ class LeRobotDataset:
             AttributeError,
             ArithmeticError,
             MemoryError,
+            RecursionError,
             pa.ArrowException,
         ) as error:
             if isinstance(error, StoreError):

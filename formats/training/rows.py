@@ -119,7 +119,7 @@ def _table(source: RowSource) -> pa.Table:
         if (path / INFO_NAME).is_file():
             return pa.concat_tables(_of_robot(LeRobotDataset.read(path)), promote_options="default")
         return pyarrow.csv.read_csv(path) if path.suffix == ".csv" else pq.read_table(path, partitioning=None)
-    except (OSError, ValueError, TypeError, pa.ArrowException) as error:
+    except (OSError, ValueError, TypeError, LookupError, pa.ArrowException) as error:
         raise SettingsError(f"rows={str(source)[:200]!r} cannot be read: {error}") from error
 
 

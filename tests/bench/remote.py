@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -244,8 +245,8 @@ class OfFiles(Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return self.count
 
-    def read(self, number: int) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def read(self, number: int) -> bytes: ...
 
     def __getitems__(self, numbers: list[int]) -> list[torch.Tensor]:
         with ThreadPoolExecutor(len(numbers)) as pool:

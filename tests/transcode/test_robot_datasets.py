@@ -247,6 +247,17 @@ def test_files_of_others_are_never_removed(robot: Path, tmp_path: Path) -> None:
     assert transcode(robot, robot).code == 2 and transcode(robot, robot / "data").code == 2 and digests(robot) == before
 
 
+def test_a_record_of_others_files_removes_none(robot: Path, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    assert transcode(robot, made, "--fps", 10, "--quiet").code == 0
+    (tmp_path / "mine").write_text("mine")
+    record = made / ".vidprep/lerobot.json"
+    known = json.loads(record.read_text())
+    known["files"] |= {"../mine": None, "meta/../../mine": None}
+    record.write_text(json.dumps(known | {"digest": ""}))
+    assert transcode(robot, made, "--fps", 10, "--quiet").code == 0 and (tmp_path / "mine").exists()
+
+
 def test_a_lost_or_changed_file_is_a_fault_and_is_written_again(robot: Path, tmp_path: Path) -> None:
     made, options = tmp_path / "made", ("--fps", 10, "--quiet")
     assert transcode(robot, made, *options).code == 0

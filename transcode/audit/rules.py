@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -46,12 +47,15 @@ def findings_of(video: VideoFile, facts: VideoFacts, moves: Moves) -> Iterator[F
         yield found(ERROR, "size", f"is {facts.size[0]}x{facts.size[1]}, {declared} is declared")
     for text in facts.contradictions:
         yield found(WARNING, "header", text)
-    times = np.sort(facts.times[~np.isnan(facts.times)])
-    frame = 1 / video.rate if video.rate else _usual_distance(times)
-    if video.rate and len(times) > 1 and abs(_usual_distance(times) - frame) > TOLERANCE_SECONDS:
-        yield found(
-            ERROR, "rate", f"has {1 / _usual_distance(times):.6g} frames per second, {video.rate:g} are declared"
-        )
+    order = np.argsort(facts.times, kind="stable")[
+        : int((~np.isnan(facts.times)).sum())
+    ]  # without frames that have no time
+    facts = replace(facts, times=facts.times[order], keyframes=facts.keyframes[order], repeats=facts.repeats[order])
+    times, distance = facts.times, _usual_distance(facts.times)
+    frame = 1 / video.rate if video.rate else distance or 0.04
+    if video.rate and len(times) > 1 and abs(distance - frame) > TOLERANCE_SECONDS:
+        rate = f"{1 / distance:.6g} frames per second" if distance else "frames that begin at the same time"
+        yield found(ERROR, "rate", f"has {rate}, {video.rate:g} per second are declared")
     behind = 0
     for clip in video.clips:
         origin = times[0] if clip.episode is None and len(times) else 0.0  # times of a table count from the first frame

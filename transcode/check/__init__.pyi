@@ -9,7 +9,11 @@ from .other_readers import (
     installed as installed,
 )
 from .results import VALIDATION_NAME as VALIDATION_NAME, read_results as read_results
-from .robot_files import faults_of_robot_files as faults_of_robot_files, written_files as written_files
+from .robot_files import (
+    STATE_NAME as STATE_NAME,
+    faults_of_robot_files as faults_of_robot_files,
+    written_files as written_files,
+)
 from .storage_trial import Finding as Finding
 from .validate import (
     ValidateOptions as ValidateOptions,

@@ -1,4 +1,4 @@
-"""Rows and metadata of a LeRobot dataset that stand beside the videos of a destination: are they those that were written?"""
+"""Check the rows and metadata that a run wrote for LeRobot beside the videos of a destination."""
 
 from __future__ import annotations
 
@@ -16,15 +16,21 @@ def written_files(destination: Path) -> dict[str, Any]:
     """Return what was recorded of them: `digest`, and size and SHA-256 of each of `files`; empty without a record."""
     path = destination / STATE_DIR / STATE_NAME
     try:
-        return read_json(path) if path.is_file() else {}
-    except (OSError, ValueError):
+        found = read_json(path) if path.is_file() else {}
+        files = {name: known for name, known in dict(found.get("files") or {}).items() if _is_one(name)}
+    except (OSError, ValueError, TypeError):
         return {}
+    return found | {"files": files} if found else {}
+
+
+def _is_one(name: str) -> bool:
+    """Return whether a name is one of such a file. Others are never removed, whatever a record says."""
+    return name.startswith(("data/", "meta/")) and ".." not in name.split("/")
 
 
 def faults_of_robot_files(destination: Path) -> Iterator[str]:
     """Yield a line for each file that is missing, or is not the one that was written."""
-    recorded = written_files(destination)
-    for name, known in dict(recorded.get("files") or {}).items():
+    for name, known in written_files(destination).get("files", {}).items():
         path = destination / name
         if not path.is_file():
             yield f"{path}: is missing; the same `vidprep transcode` writes it again"

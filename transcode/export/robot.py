@@ -34,7 +34,7 @@ from vidprep.formats.manifest import ManifestRow, manifest_rows
 from vidprep.formats.storage import read_json, sha256_of
 from vidprep.formats.stores import FrameStore, open_store
 from vidprep.transcode.audit import EXACT_SECONDS
-from vidprep.transcode.check import faults_of_robot_files, written_files
+from vidprep.transcode.check import STATE_NAME, faults_of_robot_files, written_files
 from vidprep.transcode.export.robot_files import (
     EPISODES_NAME,
     STATS_NAME,
@@ -59,7 +59,7 @@ from vidprep.transcode.export.robot_rows import (
 from vidprep.transcode.settings import RunSettings, VideoOutput
 from vidprep.transcode.sources import STATE_DIR, episode_video
 
-STATE_NAME, STAGE_NAME = "lerobot.json", "lerobot.new"  # in the folder of the run's state
+STAGE_NAME = "lerobot.new"  # in the folder of the run's state
 OF_OLD_VERSIONS = ("total_chunks", "total_videos")
 WRITTEN = ("info.json", "stats.json", "tasks.parquet", "tasks.jsonl", "episodes.jsonl", "episodes_stats.jsonl")
 FORMAT = 1  # of what is written: another one is written anew

@@ -17,7 +17,11 @@ import pytest
 
 from tests.helpers import make_clips, transcode
 from tests.robots import CAMERAS, LENGTHS, make_old_dataset, make_robot_dataset, write_video
+from vidprep.formats.lerobot import Episode
 from vidprep.transcode import AuditReport, validate
+from vidprep.transcode.audit.dataset import Clip, VideoFile
+from vidprep.transcode.audit.rules import findings_of
+from vidprep.transcode.audit.video import VideoFacts
 
 FRONT = Path("videos", CAMERAS[0], "chunk-000", "file-000.mp4")
 ROWS, EPISODES = Path("data/chunk-000/file-000.parquet"), Path("meta/episodes/chunk-000/file-000.parquet")
@@ -331,12 +335,36 @@ def test_metadata_that_makes_no_sense_is_an_error(
     assert ran.code == 2 and said in ran.err and "Traceback" not in ran.err
 
 
+def test_frames_that_begin_at_the_same_time_are_a_finding() -> None:
+    video = VideoFile(Path("a.mp4"), "a.mp4", (Clip(""),), 30.0)
+    several = np.zeros(20)
+    facts = VideoFacts("h264", "yuv420p", (64, 64), several, several == 0, several == 1)
+    (finding,) = [each for each in findings_of(video, facts, lambda *_: None) if each.kind == "rate"]
+    assert "begin at the same time" in finding.text
+
+
+def test_keyframes_are_those_of_the_frames_in_order_of_time() -> None:
+    """Frames without a time, and in another order, moved the flags of others."""
+    episode = Episode(0, 3, None, None, "", {})
+    video = VideoFile(Path("a.mp4"), "a.mp4", (Clip("episode 0", 0.0, 0.1, 3, episode=episode),), 30.0)
+    times = np.array([np.nan, 2 / 30, 0.0, 1 / 30])
+    facts = VideoFacts("h264", "yuv420p", (64, 64), times, np.array([False, False, True, False]), np.zeros(4, np.bool_))
+    assert not list(findings_of(video, facts, lambda *_: None))
+
+
 def test_absurd_totals_are_only_wrong(robot: Path, tmp_path: Path) -> None:
     root = tmp_path / "dataset"
     shutil.copytree(robot, root)
     info = json.loads((root / "meta/info.json").read_text())
     (root / "meta/info.json").write_text(json.dumps(info | {"total_episodes": 10**30}))
     assert found(audited(root)) == {("error", "count", "")}
+
+
+def test_nested_metadata_is_an_error(tmp_path: Path) -> None:
+    root = make_old_dataset(tmp_path / "dataset")
+    (root / "meta/episodes.jsonl").write_text("[" * 100_000)
+    ran = transcode(root, "--quiet", verb="validate")
+    assert ran.code == 2 and "cannot be read" in ran.err and "Traceback" not in ran.err
 
 
 def test_an_empty_folder_is_no_dataset(tmp_path: Path) -> None:
