@@ -15,3 +15,4 @@ from .training.samplers import (
     dense_sample_frames as dense_sample_frames,
     sample_frames as sample_frames,
 )
+from .training.uniform import clips_uniform as clips_uniform, sample_fps as sample_fps

@@ -127,7 +127,7 @@ class ClipSampler(ABC):
         return None
 
 
-class _PaddingSampler(ClipSampler):
+class PaddingSampler(ClipSampler):
     """A sampler whose `masked_item` makes the frames and tells which are padding."""
 
     @abstractmethod
@@ -138,7 +138,7 @@ class _PaddingSampler(ClipSampler):
 
 
 @dataclass(frozen=True)
-class Windows(_PaddingSampler):
+class Windows(PaddingSampler):
     """All clips of `sequence_length` frames with distance `stride` that fit into a video; clips start every `step` frames.
 
     `short` decides about videos that are shorter than a clip. With `cover_end`, one more clip ends at the last frame
@@ -199,7 +199,7 @@ class Windows(_PaddingSampler):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OfIndices(_PaddingSampler):
+class _OfIndices(PaddingSampler):
     """Clips of equidistant frames."""
 
     num_clips: int = 1
@@ -425,7 +425,7 @@ class dense_sample_frames(sample_frames):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _AtTimes(_PaddingSampler):
+class _AtTimes(PaddingSampler):
     """One item per clip, with the frames on screen at certain times."""
 
     num_frames_per_clip: int = 1

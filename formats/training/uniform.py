@@ -1,0 +1,128 @@
+"""Samplers of frames spread over a whole video, as vision-language models get them: `sample_fps` and `clips_uniform`.
+
+The rule is that of Qwen's `qwen_vl_utils` (smart_nframes and its video readers), so that a model sees the frames that its own processor
+would have chosen. A video of `num_frames` frames and `seconds` gives
+
+    count = seconds * fps, at least min_frames rounded up to an even number, at most max_frames rounded down to one and at most num_frames,
+            then rounded down to an even number
+    frames = round(linspace(0, num_frames - 1, count)), where halves are rounded to the even number
+
+so the first and the last frame are always among them, and the effective rate is count / seconds. A video of one frame, which
+`qwen_vl_utils` rejects, gives that frame.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from vidprep.formats.errors import SettingsError
+from vidprep.formats.option import whole
+from vidprep.formats.training.samplers import ClipSampler, Mask, Numbers, PaddingSampler, Timing
+
+FRAMES_AT_ONCE = 2  # of one temporal patch of Qwen's vision models
+
+
+def sampled_count(num_frames: int, seconds: float, fps: float, *, min_frames: int, max_frames: int) -> int:
+    """Return how many frames of a video are sampled; see the module.
+
+    Args:
+        num_frames: Frames of the video, at least 1.
+        seconds: Its duration.
+        fps: Frames per second to sample.
+        min_frames: Least number of frames, as far as the video has them.
+        max_frames: Largest number of frames.
+    """
+    least = math.ceil(min_frames / FRAMES_AT_ONCE) * FRAMES_AT_ONCE
+    most = max_frames // FRAMES_AT_ONCE * FRAMES_AT_ONCE
+    wanted = min(max(seconds * fps, least), most, num_frames)
+    return max(1, math.floor(wanted / FRAMES_AT_ONCE) * FRAMES_AT_ONCE)
+
+
+def spread(num_frames: int, count: int) -> Numbers:
+    """Return (count,) frame numbers from the first to the last frame of a video at equal distances; [0] for a count of 1.
+
+    These are torch.linspace(0, num_frames - 1, count).round(), which rounds to 32 bits, and counts from the nearer end.
+    """
+    if count == 1:
+        return np.zeros(1, np.int64)
+    last = np.float32(num_frames - 1)
+    step = float(last / np.float32(count - 1))
+    steps = np.arange(count)
+    exact = np.where(steps < count // 2, step * steps, last - step * steps[::-1])
+    return np.round(exact.astype(np.float32)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class sample_fps(PaddingSampler):
+    """One item per video: frames at a rate, or fewer ones spread over the whole video if there would be more than `max_frames`.
+
+    An item has `max_frames` frames. If a video gives fewer, its last one is repeated, and `mask` tells which frames are not padding.
+
+    Args:
+        fps: Frames per second.
+        max_frames: Largest number of frames of a video; rounded down to an even number.
+        min_frames: Least number of frames of a video that has so many; rounded up to an even number.
+    """
+
+    fps: float
+    _: KW_ONLY
+    max_frames: int
+    min_frames: int = 4
+
+    needs_times: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.fps, bool) or not isinstance(self.fps, int | float) or not 0 < self.fps < math.inf:
+            raise SettingsError(f"fps is {self.fps!r}; give frames per second, above 0")
+        for name in ("max_frames", "min_frames"):
+            object.__setattr__(self, name, whole(name, getattr(self, name), FRAMES_AT_ONCE))
+        if self.num_frames < math.ceil(self.min_frames / FRAMES_AT_ONCE) * FRAMES_AT_ONCE:
+            raise SettingsError(f"max_frames is {self.max_frames}, below min_frames {self.min_frames}; raise it")
+
+    @property
+    def num_frames(self) -> int:
+        return self.max_frames // FRAMES_AT_ONCE * FRAMES_AT_ONCE
+
+    @property
+    def pads(self) -> bool:
+        return True
+
+    def count(self, video: Timing) -> int:
+        return int(video.num_frames > 0)
+
+    def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:  # noqa: ARG002
+        limits = {"min_frames": self.min_frames, "max_frames": self.max_frames}
+        count = sampled_count(video.num_frames, video.end_seconds, self.fps, **limits)
+        numbers = np.full(self.num_frames, video.num_frames - 1 if count > 1 else 0, np.int64)
+        numbers[:count] = spread(video.num_frames, count)
+        return numbers, np.arange(self.num_frames) < count
+
+
+@dataclass(frozen=True)
+class clips_uniform(ClipSampler):
+    """One item per video: `num_frames_per_clip` frames at equal distances from the first to the last one.
+
+    A video with fewer frames shows some of them several times.
+
+    Args:
+        num_frames_per_clip: Frames of an item.
+    """
+
+    num_frames_per_clip: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_frames_per_clip", whole("num_frames_per_clip", self.num_frames_per_clip, 1))
+
+    @property
+    def num_frames(self) -> int:
+        return self.num_frames_per_clip
+
+    def count(self, video: Timing) -> int:
+        return int(video.num_frames > 0)
+
+    def item(self, video: Timing, number: int, rng: np.random.Generator) -> Numbers:  # noqa: ARG002
+        return spread(video.num_frames, self.num_frames_per_clip)
