@@ -60,7 +60,7 @@ def spread(num_frames: int, count: int) -> Numbers:
 class sample_fps(PaddingSampler):
     """One item per video: frames at a rate, or fewer ones spread over the whole video if there would be more than `max_frames`.
 
-    An item has `max_frames` frames. If a video gives fewer, its last one is repeated, and `mask` tells which frames are not padding.
+    An item has `max_frames` frames. If a video gives fewer, its last one is repeated, and `frame_mask` tells which frames are not padding.
 
     Args:
         fps: Frames per second.
