@@ -126,7 +126,7 @@ class LeRobotDataset:
 
     @property
     def depth_cameras(self) -> list[str]:
-        """Cameras whose videos are maps of depth, which are no pictures."""
+        """Cameras whose videos are maps of depth, which are not pictures."""
 
         def is_depth(about: Mapping[str, Any]) -> bool:
             known = [about, about.get("info"), about.get("video_info")]

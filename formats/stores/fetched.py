@@ -113,7 +113,7 @@ class FetchedFolder:
         raise AssertionError
 
     def _partial(self) -> InUse:
-        """Return a new folder, which nobody removes while it is in use."""
+        """Return a new folder, which no process removes while it is in use."""
         folder = self._home / f".{uuid.uuid4().hex}{PARTIAL}"
         folder.mkdir()
         made = InUse.of(folder)
@@ -174,7 +174,7 @@ class FetchedFolder:
         made.replace(path)
 
     def _clean(self, version: Path) -> None:
-        """Remove versions that nobody uses: others of this URL, and of all URLs while there are too many bytes."""
+        """Remove versions that no process uses: others of this URL, and of all URLs while there are too many bytes."""
         for other in self._home.iterdir():
             if other.is_dir() and other != version:
                 _remove_unused(other)

@@ -36,10 +36,16 @@ def sampled_count(num_frames: int, seconds: float, fps: float, *, min_frames: in
         min_frames: Least number of frames, as far as the video has them.
         max_frames: Largest number of frames.
     """
-    least = math.ceil(min_frames / FRAMES_AT_ONCE) * FRAMES_AT_ONCE
-    most = max_frames // FRAMES_AT_ONCE * FRAMES_AT_ONCE
-    wanted = min(max(seconds * fps, least), most, num_frames)
-    return max(1, math.floor(wanted / FRAMES_AT_ONCE) * FRAMES_AT_ONCE)
+    wanted = min(max(seconds * fps, _rounded_up(min_frames)), _rounded_down(max_frames), num_frames)
+    return max(1, _rounded_down(wanted))
+
+
+def _rounded_up(count: float) -> int:
+    return math.ceil(count / FRAMES_AT_ONCE) * FRAMES_AT_ONCE
+
+
+def _rounded_down(count: float) -> int:
+    return math.floor(count / FRAMES_AT_ONCE) * FRAMES_AT_ONCE
 
 
 def spread(num_frames: int, count: int) -> Numbers:
@@ -78,14 +84,17 @@ class sample_fps(PaddingSampler):
     def __post_init__(self) -> None:
         if isinstance(self.fps, bool) or not isinstance(self.fps, int | float) or not 0 < self.fps < math.inf:
             raise SettingsError(f"fps is {self.fps!r}; give frames per second, above 0")
-        for name in ("max_frames", "min_frames"):
-            object.__setattr__(self, name, whole(name, getattr(self, name), FRAMES_AT_ONCE))
-        if self.num_frames < math.ceil(self.min_frames / FRAMES_AT_ONCE) * FRAMES_AT_ONCE:
-            raise SettingsError(f"max_frames is {self.max_frames}, below min_frames {self.min_frames}; raise it")
+        object.__setattr__(self, "max_frames", whole("max_frames", self.max_frames, FRAMES_AT_ONCE))
+        object.__setattr__(self, "min_frames", whole("min_frames", self.min_frames, 1))
+        if self.num_frames < (least := _rounded_up(self.min_frames)):
+            raise SettingsError(
+                f"max_frames={self.max_frames} gives {self.num_frames} frames and min_frames={self.min_frames} asks for {least}, as both "
+                "become even numbers; raise max_frames, or lower min_frames"
+            )
 
     @property
     def num_frames(self) -> int:
-        return self.max_frames // FRAMES_AT_ONCE * FRAMES_AT_ONCE
+        return _rounded_down(self.max_frames)
 
     @property
     def pads(self) -> bool:

@@ -47,9 +47,8 @@ def findings_of(video: VideoFile, facts: VideoFacts, moves: Moves) -> Iterator[F
         yield found(ERROR, "size", f"is {facts.size[0]}x{facts.size[1]}, {declared} is declared")
     for text in facts.contradictions:
         yield found(WARNING, "header", text)
-    order = np.argsort(facts.times, kind="stable")[
-        : int((~np.isnan(facts.times)).sum())
-    ]  # without frames that have no time
+    num_timed = int((~np.isnan(facts.times)).sum())
+    order = np.argsort(facts.times, kind="stable")[:num_timed]  # frames without a time (NaN) are sorted to the end
     facts = replace(facts, times=facts.times[order], keyframes=facts.keyframes[order], repeats=facts.repeats[order])
     times, distance = facts.times, _usual_distance(facts.times)
     frame = 1 / video.rate if video.rate else distance or 0.04

@@ -62,7 +62,7 @@ from vidprep.transcode.sources import STATE_DIR, episode_video
 STAGE_NAME = "lerobot.new"  # in the folder of the run's state
 OF_OLD_VERSIONS = ("total_chunks", "total_videos")
 WRITTEN = ("info.json", "stats.json", "tasks.parquet", "tasks.jsonl", "episodes.jsonl", "episodes_stats.jsonl")
-FORMAT = 1  # of what is written: another one is written anew
+FORMAT = 1  # version of the written files; files of another version are written again
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,12 +47,17 @@ def test_frames_are_those_of_torch_linspace():
     script = """
 import json, torch
 counts = [2, 3, 4, 6, 8, 10, 16, 24, 32, 64, 100, 256, 768]
-lengths = [*range(2, 120), 239, 250, 299, 300, 1000, 1501, 11747, 51804, 54735]
+lengths = [*range(2, 120), 239, 250, 299, 300, 1000, 1501]  # in very long videos the last bit depends on the CPU
 print(json.dumps([[n, c, torch.linspace(0, n - 1, c).round().long().tolist()] for n in lengths for c in counts]))
 """
     cases = json.loads(with_peers(script, needs=["torch"]))
     assert len(cases) > 1000
     assert all(spread(num_frames, count).tolist() == frames for num_frames, count, frames in cases)
+
+
+def test_an_odd_least_number_of_frames_is_rounded_up():
+    assert chosen(sample_fps(2.0, max_frames=8, min_frames=1), 90, 0.1) == [0, 89]
+    assert chosen(sample_fps(2.0, max_frames=8, min_frames=5), 90, 0.1) == [0, 18, 36, 53, 71, 89]
 
 
 def test_clips_uniform_repeats_frames_of_short_videos():
@@ -63,7 +68,12 @@ def test_clips_uniform_repeats_frames_of_short_videos():
 
 @pytest.mark.parametrize(
     ("fps", "limits"),
-    [(0, {"max_frames": 8}), (float("nan"), {"max_frames": 8}), (2.0, {"max_frames": 1}), (2.0, {"max_frames": 3})],
+    [
+        (0, {"max_frames": 8}),
+        (float("nan"), {"max_frames": 8}),
+        (2.0, {"max_frames": 1}),
+        (2.0, {"max_frames": 5, "min_frames": 5}),
+    ],
 )
 def test_values_that_give_no_frames_are_refused(fps, limits):
     with pytest.raises(SettingsError):
