@@ -1,6 +1,7 @@
 from .manifest.row import ManifestRow as ManifestRow
 from .manifest.table import read_manifest as read_manifest
 from .stores.base import FrameStore as FrameStore, StoredVideo as StoredVideo
+from .stores.raw_files import VideoFiles as VideoFiles
 from .stores.registry import open_store as open_store
 from .training.dataset import VideoDataset as VideoDataset
 from .training.elastic import ElasticDistributedSampler as ElasticDistributedSampler

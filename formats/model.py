@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -88,18 +88,22 @@ class Cut:
         end_seconds: End time
         start_frame: Number of the first frame, from 0
         end_frame: Number of the frame after the last one
+        video_stream: Number of the video stream, from 0 and without covers; None for the best, or that of the settings
     """
 
     start_seconds: float | None = None
     end_seconds: float | None = None
     start_frame: int | None = None
     end_frame: int | None = None
+    video_stream: int | None = None
 
     def __bool__(self) -> bool:
         """Return whether the cut is less than the whole source."""
         return self != WHOLE
 
     def __str__(self) -> str:
+        if self.video_stream is not None:
+            return f"stream {self.video_stream}, {replace(self, video_stream=None)}"
         if self.start_frame is not None or self.end_frame is not None:
             end = "the end" if self.end_frame is None else f"frame {self.end_frame}"
             return f"frame {self.start_frame or 0} to {end}"
@@ -133,6 +137,7 @@ class VideoInfo:
         cropping: Cropping by the container. Cropping by the codec is done by its decoder
         start_seconds: First timestamp of the container, in any of its streams; None if unknown
         has_unused_byte: Whether the fourth byte of each pixel has no meaning although libavcodec calls it alpha
+        rate_origin: "guessed" for a raw stream that tells no rate, "given" if `frame_rate` is that of the caller; else ""
     """
 
     format_name: str
@@ -152,6 +157,7 @@ class VideoInfo:
     cropping: Cropping = NO_CROPPING
     start_seconds: Fraction | None = None
     has_unused_byte: bool = False
+    rate_origin: str = ""
 
     @property
     def usual_step(self) -> int:
@@ -249,6 +255,7 @@ class VideoFacts:
         pts: Start of each frame in ticks of `time_base`; None means that frame n starts at n / `frame_rate`
         time_base: Seconds per tick of `pts`
         keyframes: Numbers of the keyframes, ascending; None if every frame is decoded independently
+        duration: Duration in seconds; None if only `pts` and `frame_rate` tell
     """
 
     num_frames: int
@@ -258,6 +265,7 @@ class VideoFacts:
     pts: Sequence[int] | npt.NDArray[np.int64] | None = None
     time_base: Fraction | None = None
     keyframes: Sequence[int] | None = None
+    duration: Fraction | None = None
 
     def tick_of(self, number: int, time_base: Fraction) -> int:
         """Return the start of a frame in ticks of a time base, from the start of frame 0."""

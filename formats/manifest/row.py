@@ -169,6 +169,7 @@ class ManifestRow:
     end_seconds: float | None = column("double", "s; the requested cut [start, end); null: none")
     start_frame: int | None = column("int64", "the same in source frames, from 0; null: none")
     end_frame: int | None = column("int64", "the same in source frames, from 0; null: none")
+    video_stream: int | None = column("int64", "the video stream that a table asks for, from 0; null: none")
     status: str = column("string", "`ok` or `failed`", default="failed")
     stage: str | None = column("string", "of a failure: the step, the class of the error, and the message with what to do")
     error: str | None = column("string", "of a failure: the step, the class of the error, and the message with what to do")
@@ -308,7 +309,7 @@ class ManifestRow:
     @property
     def cut(self) -> Cut:
         """The requested part of the source."""
-        return Cut(self.start_seconds, self.end_seconds, self.start_frame, self.end_frame)
+        return Cut(self.start_seconds, self.end_seconds, self.start_frame, self.end_frame, self.video_stream)
 
     @property
     def tolerance(self) -> Tolerance:

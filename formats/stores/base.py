@@ -459,6 +459,8 @@ class StoredVideo:
             StoreError: The store does not know.
         """
         count, rate = len(self), self.frame_rate
+        if self.facts.duration is not None:
+            return float(self.facts.duration)
         if rate is not None:
             return float(count / rate) if self.facts.pts is None else float(self.timestamps[-1]) + float(1 / rate)
         if count == 1:  # whose duration is unknown

@@ -20,7 +20,7 @@ from functools import cached_property
 from io import BufferedReader
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -369,6 +369,15 @@ class RgbRows:
                 resized_picture(picture, row)
 
 
+class FrameReader(Protocol):
+    """A reader of the frames of one open video."""
+
+    def fill(self, numbers: Sequence[int], rows: Sequence[Frames]) -> None: ...
+
+
+R = TypeVar("R", bound=FrameReader)
+
+
 class VideoReader(NumberedFrames):
     """Frames of one open video as RGB."""
 
@@ -426,7 +435,7 @@ def samples_from(
         raise
 
 
-def fill_from(readers: Handles[VideoReader], id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+def fill_from(readers: Handles[R], id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
     """Fill arrays by the reader of a video, which is closed if it fails. Raises StoreError."""
     try:
         readers[id_].fill(numbers, rows)

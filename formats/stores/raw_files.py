@@ -25,17 +25,20 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from vidprep.formats.errors import ReadError, StoreError
+from vidprep.formats.errors import ReadError, SettingsError, StoreError
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
+from vidprep.formats.pictures import PictureSeries, list_pictures
+from vidprep.formats.storage import bounded_fraction
 from vidprep.formats.stores.base import Frames, FrameStore, Samples, SourceMap, VideoFacts
 from vidprep.formats.stores.data_files import Handles
-from vidprep.formats.stores.encoded import VideoReader, fill_from, samples_from
+from vidprep.formats.stores.encoded import RgbRows, VideoReader, fill_from, samples_from
 from vidprep.formats.video import (
     HeldBackFrames,
     PacketsAhead,
     Sound,
     Source,
     StampCounts,
+    decode_picture,
     demuxed,
     on_time_line,
     rounded_crop,
@@ -68,21 +71,31 @@ class ScanResult:
 
 
 class VideoFiles(FrameStore):
-    """Reads unprepared videos. Ids are their paths below a common folder.
+    """Reads unprepared videos, and folders of numbered pictures. Ids are their paths below a common folder.
 
     Args:
+        paths: Files, and folders of numbered pictures.
+        source_fps: Frames a second of what stores none: raw streams, and folders of numbered pictures.
+        video_stream: Number of the video stream to read, from 0; None for the best one.
         keep_source_suffix: Ids are `x.avi` instead of `x`, as with the option of `transcode`.
         fast: See `open_store`.
 
     Raises:
-        StoreError: Two files would have the same id.
+        StoreError: Two files would have the same id, or a folder of pictures is given without `source_fps`.
+        SettingsError: A value is not allowed.
     """
 
     kind = "raw"
     reads_uint16 = True
 
     def __init__(
-        self, paths: Sequence[str | os.PathLike[str]], *, keep_source_suffix: bool = False, fast: bool = False
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        *,
+        source_fps: float | str | Fraction | None = None,
+        video_stream: int | None = None,
+        keep_source_suffix: bool = False,
+        fast: bool = False,
     ) -> None:
         if not paths:
             raise StoreError("no video files were given")
@@ -93,11 +106,19 @@ class VideoFiles(FrameStore):
         if len(self._files) < len(files):
             twin = next(file for file in files if self._files[self._id_of(file)] != file or files.count(file) > 1)
             raise StoreError("is given twice, or differs from another only in its extension; rename one", path=twin)
+        try:
+            rate = None if source_fps is None else bounded_fraction(str(source_fps))
+        except ValueError:
+            rate = Fraction(0)
+        if rate is not None and not 0 < rate < 1 << 16:
+            raise SettingsError(f"source_fps is {source_fps!r}; give frames a second, such as 12 or 30000/1001")
+        self._opening: dict[str, Any] = {"raw_rate": rate, "video_stream": video_stream}
+        self._series = {id_: _series(file, rate) for id_, file in self._files.items() if file.is_dir()}
         self._scanned: dict[str, ScanResult] = {}
         self._prepare()
 
     def _prepare(self) -> None:
-        self._readers = Handles(self._open, VideoReader.close)
+        self._readers = Handles(self._open, lambda reader: reader.close())
         self._sounds = Handles(self._open_sound, Sound.close)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -106,7 +127,7 @@ class VideoFiles(FrameStore):
 
     def _id_of(self, file: Path) -> str:
         below = file.relative_to(self.folder)
-        return (below if self.keep_source_suffix else below.with_suffix("")).as_posix()
+        return (below if self.keep_source_suffix or file.is_dir() else below.with_suffix("")).as_posix()
 
     def _ids(self) -> Sequence[str]:
         return sorted(self._files)
@@ -137,13 +158,19 @@ class VideoFiles(FrameStore):
         if id_ not in self._scanned:
             path = self.file(id_)
             try:
-                self._scanned[id_] = _scan(path)
+                series = self._series.get(id_)
+                scanned = (
+                    _scan(path, self._opening) if series is None else _scan_pictures(series, self._opening["raw_rate"])
+                )
+                self._scanned[id_] = scanned
             except ReadError as error:
                 raise StoreError(error.message, path=path) from error
         return self._scanned[id_]
 
-    def _open(self, id_: str) -> VideoReader:
+    def _open(self, id_: str) -> VideoReader | _PictureReader:
         found = self.scan(id_)
+        if id_ in self._series:
+            return _PictureReader(self._series[id_], id_, found.facts, fast=self._fast)
         kind = _CountingReader if found.origin_pts is None else _SurveyedReader
         return kind(
             None,
@@ -164,10 +191,33 @@ class VideoFiles(FrameStore):
         return Sound(self.file(id_), id_, self.scan(id_).origin_seconds)
 
     def sample_rate(self, id_: str) -> int | None:
-        return self._sounds[id_].rate
+        return None if id_ in self._series else self._sounds[id_].rate
 
     def samples(self, id_: str, span: tuple[Fraction, Fraction], rate: int | None, num_channels: int | None) -> Samples:
         return samples_from(self._sounds, id_, span, rate, num_channels)
+
+
+class _PictureReader:
+    """Reads numbered pictures, each from its own file."""
+
+    def __init__(self, pictures: PictureSeries, id_: str, facts: VideoFacts, *, fast: bool) -> None:
+        self._pictures, self._id, self._facts, self._fast = pictures, id_, facts, fast
+
+    def close(self) -> None:
+        """Do nothing: no file stays open."""
+
+    def fill(self, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
+        """Decode pictures into arrays of shape (h, w, 3), scaled to the size of the arrays. Raises StoreError."""
+        for number, row in zip(numbers, rows, strict=True):
+            path = self._pictures.paths[number]
+            try:
+                frame = decode_picture(path, self._pictures.extension)
+                turn = {0: turn_of(frame).orientation}
+                RgbRows(path, self._id, self._facts, orientations=turn, fast=self._fast).write(frame, row, number)
+            except (ReadError, AvError, ValueError) as error:
+                if isinstance(error, StoreError):
+                    raise
+                raise StoreError(f"{self._id}: frame {number} {error}", path=path) from error
 
 
 class _SurveyedReader(VideoReader):
@@ -206,14 +256,37 @@ class _CountingReader(VideoReader):
         )
 
 
-def _scan(path: Path) -> ScanResult:
-    """Scan a file. Raises ReadError."""
-    with Source(path, max_pixels=MAX_PIXELS) as source:
+def _series(folder: Path, rate: Fraction | None) -> PictureSeries:
+    try:
+        found = list_pictures(str(folder))
+    except ReadError as error:
+        raise StoreError(error.message, path=folder) from error
+    if rate is None:
+        raise StoreError("is a folder of numbered pictures; give source_fps, its pictures a second", path=folder)
+    return found
+
+
+def _scan_pictures(pictures: PictureSeries, rate: Fraction) -> ScanResult:
+    """Scan a folder: its first picture tells the size of all. Raises ReadError."""
+    frame = decode_picture(pictures.paths[0], pictures.extension)
+    orientation, count = turn_of(frame).orientation, len(pictures.names)
+    facts = VideoFacts(count, *_shown(frame, NO_CROPPING, orientation), rate, keyframes=list(range(count)))
+    return ScanResult(facts, 0, NO_CROPPING, {0: orientation}, None, Fraction(0))
+
+
+def _scan(path: Path, opening: dict[str, Any]) -> ScanResult:
+    """Scan a file. Raises ReadError.
+
+    Args:
+        path: The file.
+        opening: Arguments of `Source`.
+    """
+    with Source(path, max_pixels=MAX_PIXELS, **opening) as source:
         info = source.info
         survey = survey_of(source)
         if survey is None:
-            return _counted(path)
-    with Source(path, max_pixels=MAX_PIXELS) as source:
+            return _counted(path, opening)
+    with Source(path, max_pixels=MAX_PIXELS, **opening) as source:
         frame = next(source.decode(source.packets()), None)
         if frame is None or not survey.shown:
             raise ReadError("holds no picture that can be decoded", path=path)
@@ -222,19 +295,20 @@ def _scan(path: Path) -> ScanResult:
     known = set(survey.keyframes)
     keyframes = [number for number, ticks in enumerate(survey.shown) if ticks in known]
     if not keyframes or keyframes[0] != 0 or len(set(survey.shown)) < len(pts):
-        return _counted(path)
+        return _counted(path, opening)
     size = _shown(frame, cropping, orientation)
-    facts = VideoFacts(len(pts), *size, None, pts, info.time_base, keyframes)
+    duration = survey.end * info.time_base
+    facts = VideoFacts(len(pts), *size, None, pts, info.time_base, keyframes, duration)
     origin_seconds = survey.origin_pts * info.time_base
     return ScanResult(facts, info.stream_index, cropping, {0: orientation}, survey.origin_pts, origin_seconds)
 
 
-def _counted(path: Path) -> ScanResult:
+def _counted(path: Path, opening: dict[str, Any]) -> ScanResult:
     """Scan a file by decoding all of it, with the timestamp rules of `vidprep transcode`. Without timestamps, use the
     header's rate.
     """
     counts, pts = StampCounts(), array("q")
-    with Source(path, max_pixels=MAX_PIXELS) as source:
+    with Source(path, max_pixels=MAX_PIXELS, **opening) as source:
         info = source.info
         size, cropping, orientations = (0, 0), NO_CROPPING, dict[int, Orientation]()
         orientation: Orientation | None = None

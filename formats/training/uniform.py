@@ -1,14 +1,5 @@
-"""Samplers of frames spread over a whole video, as vision-language models get them: `sample_fps` and `clips_uniform`.
-
-The rule is that of Qwen's `qwen_vl_utils` (smart_nframes and its video readers), so that a model sees the frames that its own processor
-would have chosen. A video of `num_frames` frames and `seconds` gives
-
-    count = seconds * fps, at least min_frames rounded up to an even number, at most max_frames rounded down to one and at most num_frames,
-            then rounded down to an even number
-    frames = round(linspace(0, num_frames - 1, count)), where halves are rounded to the even number
-
-so the first and the last frame are always among them, and the effective rate is count / seconds. A video of one frame, which
-`qwen_vl_utils` rejects, gives that frame.
+"""Samplers of frames spread over a whole video, as vision-language models get them: `sample_fps` and `clips_uniform`. The rule is that of
+`vidprep.formats.spread`.
 """
 
 from __future__ import annotations
@@ -21,45 +12,8 @@ import numpy as np
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.option import whole
+from vidprep.formats.spread import FRAMES_AT_ONCE, rounded_down, rounded_up, sampled_count, spread
 from vidprep.formats.training.samplers import ClipSampler, Mask, Numbers, PaddingSampler, Timing
-
-FRAMES_AT_ONCE = 2  # of one temporal patch of Qwen's vision models
-
-
-def sampled_count(num_frames: int, seconds: float, fps: float, *, min_frames: int, max_frames: int) -> int:
-    """Return how many frames of a video are sampled; see the module.
-
-    Args:
-        num_frames: Frames of the video, at least 1.
-        seconds: Its duration.
-        fps: Frames per second to sample.
-        min_frames: Least number of frames, as far as the video has them.
-        max_frames: Largest number of frames.
-    """
-    wanted = min(max(seconds * fps, _rounded_up(min_frames)), _rounded_down(max_frames), num_frames)
-    return max(1, _rounded_down(wanted))
-
-
-def _rounded_up(count: float) -> int:
-    return math.ceil(count / FRAMES_AT_ONCE) * FRAMES_AT_ONCE
-
-
-def _rounded_down(count: float) -> int:
-    return math.floor(count / FRAMES_AT_ONCE) * FRAMES_AT_ONCE
-
-
-def spread(num_frames: int, count: int) -> Numbers:
-    """Return (count,) frame numbers from the first to the last frame of a video at equal distances; [0] for a count of 1.
-
-    These are torch.linspace(0, num_frames - 1, count).round(), which rounds to 32 bits, and counts from the nearer end.
-    """
-    if count == 1:
-        return np.zeros(1, np.int64)
-    last = np.float32(num_frames - 1)
-    step = float(last / np.float32(count - 1))
-    steps = np.arange(count)
-    exact = np.where(steps < count // 2, step * steps, last - step * steps[::-1])
-    return np.round(exact.astype(np.float32)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -86,7 +40,7 @@ class sample_fps(PaddingSampler):
             raise SettingsError(f"fps is {self.fps!r}; give frames per second, above 0")
         object.__setattr__(self, "max_frames", whole("max_frames", self.max_frames, FRAMES_AT_ONCE))
         object.__setattr__(self, "min_frames", whole("min_frames", self.min_frames, 1))
-        if self.num_frames < (least := _rounded_up(self.min_frames)):
+        if self.num_frames < (least := rounded_up(self.min_frames)):
             raise SettingsError(
                 f"max_frames={self.max_frames} gives {self.num_frames} frames and min_frames={self.min_frames} asks for {least}, as both "
                 "become even numbers; raise max_frames, or lower min_frames"
@@ -94,7 +48,7 @@ class sample_fps(PaddingSampler):
 
     @property
     def num_frames(self) -> int:
-        return _rounded_down(self.max_frames)
+        return rounded_down(self.max_frames)
 
     @property
     def pads(self) -> bool:

@@ -11,7 +11,7 @@ LINE_BYTES = 4096
 ARCHIVES = {b"PK\x03\x04": "a ZIP archive", b"\x1f\x8b": "compressed by gzip", b"7z\xbc\xaf\x27\x1c": "a 7z archive"}
 PLAYLISTS = {"concat", "hls", "dash", "imf", "sdp", "rtsp", "applehttp", "ffmetadata"}
 LISTS = "a list of videos is a .csv, .tsv, .parquet or .jsonl with a column `path`"
-NUMBERED_PICTURES = "of a folder of numbered pictures `ffmpeg -framerate 25 -i %04d.png out.mkv` makes one"
+NUMBERED_PICTURES = "--source-fps R takes a folder of numbered pictures as a video"
 
 
 def why_refused(path: str, demuxer: str) -> str:

@@ -46,11 +46,13 @@ class Survey:
         origin_pts: PTS of the first frame displayed
         shown: Start of each frame in display order, in ticks from there
         keyframes: The same for keyframes
+        end: End of the last frame
     """
 
     origin_pts: int
     shown: array[int]
     keyframes: list[int]
+    end: int
 
 
 def survey_of(source: Source) -> Survey | None:
@@ -62,6 +64,7 @@ def survey_of(source: Source) -> Survey | None:
     if origin is None:
         return None
     shown, keyframes, one_by_one = array("q"), [], True
+    last, duration = -1, 0
     for packet in packets:
         if packet.pts is None:
             return None
@@ -70,7 +73,10 @@ def survey_of(source: Source) -> Survey | None:
             keyframes.append(packet.pts - origin)
         if not packet.is_discard and packet.pts >= origin:
             shown.append(packet.pts - origin)
-    return Survey(origin, array("q", sorted(shown)), sorted(keyframes)) if one_by_one else None
+            if shown[-1] > last:
+                last, duration = shown[-1], packet.duration or 0
+    end = last + (duration if duration > 1 else source.info.usual_step) + source.empty_ticks_at_end
+    return Survey(origin, array("q", sorted(shown)), sorted(keyframes), end) if one_by_one else None
 
 
 def _is_entry(packet: Packet[VideoStream]) -> bool:

@@ -63,6 +63,8 @@ BI_RGB = "\0\0\0\0"  # the tag of uncompressed RGB in AVI; its fourth byte is no
 THEORA_HEADER = (
     0x80  # bit of the first byte that marks a header, which chained files repeat in the middle (Theora I, 6.1)
 )
+# Demuxers of raw streams, which store no times; some codecs tell a rate.
+RAW_STREAMS = {"h264", "hevc", "vvc", "mjpeg", "m4v", "mpegvideo", "obu", "vc1", "cavsvideo"}
 # vidprep counts their packets itself (damage/transport.py): libavformat marks those before the seam of joined recordings as corrupt.
 COUNTED_ITSELF = {"mpegts"}
 HEAD_PACKETS, HEAD_BYTES = 64, 16 << 20  # read to find the distance of frames
@@ -84,12 +86,33 @@ class Source:
 
     Close it, or use it in a `with` block.
 
+    Args:
+        path: The file.
+        max_pixels: Limit of a frame.
+        threads: Threads of the decoder.
+        raw_rate: Frames a second of a raw stream; files that store times keep them.
+        video_stream: Number of the video stream, from 0, not counting covers; None for the best one.
+
     Raises:
         ReadError: The file cannot be opened; also subclasses of it.
     """
 
-    def __init__(self, path: str | Path, *, max_pixels: int, threads: int = 1) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        max_pixels: int,
+        threads: int = 1,
+        raw_rate: Fraction | None = None,
+        video_stream: int | None = None,
+    ) -> None:
         self.path = str(path)
+        self._arguments: dict[str, Any] = {
+            "max_pixels": max_pixels,
+            "threads": threads,
+            "raw_rate": raw_rate,
+            "video_stream": video_stream,
+        }
         self._level_before = av.logging.get_level()
         av.logging.set_level(av.logging.WARNING)
         av.logging.set_skip_repeated(False)
@@ -103,8 +126,8 @@ class Source:
         self.begins_inside = False  # whether decoding began in the middle, so that earlier pictures are missing
         try:
             self._container = self._open(max_pixels)
-            self._stream = self._best_stream()
-            self.info = self._info()
+            self._stream = self._chosen_stream(video_stream)
+            self.info = self._info(raw_rate)
             if self.info.width * self.info.height > max_pixels:
                 raise LimitError(
                     f"{self.info.width}x{self.info.height} is over the limit of {max_pixels} pixels; "
@@ -156,6 +179,10 @@ class Source:
             self._capture = None  # type: ignore[assignment]
             av.logging.set_level(self._level_before)
 
+    def again(self) -> Source:
+        """Open the same stream of the file a second time. Raises ReadError."""
+        return Source(self.path, **self._arguments)
+
     def _open(self, max_pixels: int) -> InputContainer:
         try:
             return open_input(file_url(self.path), READ_OPTIONS | {"max_pixels": str(max_pixels)})
@@ -176,15 +203,20 @@ class Source:
         stills = Disposition.attached_pic | Disposition.timed_thumbnails
         return [stream for stream in self._container.streams.video if not stream.disposition & stills]
 
-    def _best_stream(self) -> VideoStream:
+    def _chosen_stream(self, number: int | None) -> VideoStream:
         streams = self._moving_streams()
         if not streams:
             kinds = ("a cover" if s.type == "video" else s.type for s in self._container.streams)
             held = ", ".join(sorted(set(kinds))) or "nothing"
             raise NoVideoError(f"holds no video (it holds {held})", path=self.path)
+        if number is not None and number >= len(streams):
+            count = f"{len(streams)} video streams" if len(streams) > 1 else "one video stream, number 0"
+            raise NoVideoError(f"holds {count}; stream {number} is asked for", path=self.path)
         best = self._container.streams.best("video")
         stream = best if isinstance(best, VideoStream) and best in streams else streams[0]
-        if len(streams) > 1:
+        if number is not None:
+            stream = streams[number]
+        elif len(streams) > 1:
             counts = self._num_frames_each(streams, stream.index)
             if counts[stream.index] <= 1 < max(counts.values()):  # a cover that is not marked as one
                 stream = max(streams, key=lambda each: counts[each.index])
@@ -210,12 +242,17 @@ class Source:
                     break
         return counts
 
-    def _info(self) -> VideoInfo:
+    def _info(self, raw_rate: Fraction | None) -> VideoInfo:
         stream, context = self._stream, self._stream.codec_context
         name = self._container.format.name.split(",")[0]
         codec = context.codec.canonical_name if hasattr(context.codec, "canonical_name") else context.codec.name
         alpha = stream.metadata.get("alpha_mode") == "1" and codec in ALPHA_DECODERS
         duration = self._container.duration
+        rate, origin = fraction(stream.average_rate) or fraction(stream.guessed_rate), ""
+        if name in RAW_STREAMS and raw_rate is not None:
+            rate, origin = raw_rate, "given"
+        elif name in RAW_STREAMS and fraction(context.framerate) is None:
+            origin = "guessed"
         return VideoInfo(
             format_name=name,
             stream_index=stream.index,
@@ -226,7 +263,7 @@ class Source:
             height=context.height,
             pixel_format=context.pix_fmt or "",
             time_base=time_base_of(stream),
-            frame_rate=fraction(stream.average_rate) or fraction(stream.guessed_rate),
+            frame_rate=rate,
             sample_aspect_ratio=fraction(stream.sample_aspect_ratio) or Fraction(1),
             duration_seconds=duration / av.time_base if duration and duration > 0 else None,
             num_frames=stream.frames,
@@ -234,6 +271,7 @@ class Source:
             cropping=cropping_of(stream) if name in INDEXED else NO_CROPPING,
             has_unused_byte=codec == "rawvideo" and context.codec_tag == BI_RGB,
             start_seconds=None if (begin := self._container.start_time) is None else Fraction(begin, av.time_base),
+            rate_origin=origin,
         )
 
     def _make_decoder(self, max_pixels: int, threads: int) -> VideoCodecContext:
@@ -310,6 +348,9 @@ class Source:
                 self._harvest()
             if is_numbered and packet.dts is not None:  # libavformat invents the PTS
                 packet.pts = packet.dts
+            if self.info.rate_origin == "given":  # times follow from the number of a frame alone
+                packet.pts = packet.dts = None
+                packet.duration = self.info.usual_step
             self._watch.see_packet(packet)
             if packet.stream_index != self._stream.index:
                 continue

@@ -28,21 +28,13 @@ from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import OutputFormat, rescale
 from vidprep.formats.storage import open_regular, sha256_of
 from vidprep.formats.stores import VIDEO_SHARDS, StoreLayout, layout_of
-from vidprep.formats.video import (
-    SeekPoint,
-    Source,
-    ToRgb,
-    Turn,
-    jpeg_coder,
-    open_video,
-    time_base_of,
-    turn_of,
-    visible_bytes,
-)
+from vidprep.formats.video import SeekPoint, ToRgb, Turn, jpeg_coder, open_video, time_base_of, turn_of, visible_bytes
 from vidprep.transcode.check.other_readers import LOADERS
 from vidprep.transcode.check.reading import faults_of_gops, faults_of_reading, sample_of
 from vidprep.transcode.media import (
     ANY_FRAMES,
+    LOSSLESS,
+    CodedFrame,
     FrameScorer,
     FrameStream,
     PictureFilter,
@@ -51,7 +43,11 @@ from vidprep.transcode.media import (
     SourceFacts,
     frame_checksum,
     is_of_this_pyav,
+    kept_or_coded,
     measure_file,
+    open_source,
+    own_jpegs,
+    sampled_frames,
     score_with_ffmpeg,
     timing_of,
 )
@@ -305,14 +301,16 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: UnitResul
     if value is not None:  # --target-psnr may have chosen another value for this video
         settings = settings.at(value)
     settings = replace(settings, limits=replace(settings.limits, max_frames=ANY_FRAMES))
-    with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
+    with open_source(unit.path, settings, unit.cut) as source:
         whole = SeekPoint(source.packets())  # so that frames are counted by decoding
-        stream = FrameStream(source, settings, timing_of(source, settings, unit.cut), entry=whole)
+        only = sampled_frames(source, settings, unit.cut)
+        stream = FrameStream(source, settings, timing_of(source, settings, unit.cut), entry=whole, only=only)
         if check.is_video:
             yield from _faults_of_tags(path, stream.output)
             quality: QualityReport | None = measure_file(settings, path, stream).quality
         else:
-            quality = yield from _compare_stored(path, row, settings, stream)
+            own = own_jpegs(settings, stream, unit.path, is_series=unit.is_series)
+            quality = yield from _compare_stored(path, row, settings, stream, own)
     indexes = stream.source_indexes
     due = list(range(len(indexes))) if row.source_frames is None else row.source_frames
     if indexes != due:
@@ -390,7 +388,7 @@ def _faults_of_tags(path: Path, output: OutputFormat) -> Iterator[str]:
 
 
 def _compare_stored(
-    path: Path, row: ManifestRow, settings: RunSettings, stream: FrameStream
+    path: Path, row: ManifestRow, settings: RunSettings, stream: FrameStream, own: str | None
 ) -> Generator[str, None, QualityReport | None]:
     """Compare the stored frames with those made from the source, and yield a line for each fault. Return the scores; None
     for frames without loss, or after a fault.
@@ -399,13 +397,19 @@ def _compare_stored(
     frames, _ = _stored(path, row, layout_of(settings.stored_frames.store))
     sums = QualitySums()
     scorer = FrameScorer(output.size, output.pixel_format, output.colour)
-    coder = jpeg_coder(settings.stored_frames.quality)
+    coder = jpeg_coder(settings.stored_frames.quality_value)
     levels = SAME_LEVELS if is_of_this_pyav(row.encoder_version) else NEARLY_LEVELS
-    for number, item in enumerate(stream):
-        filtered = stream.picture_filter.apply(item.frame)
+    made = (CodedFrame(each.frame, each.pts, b"") for each in stream.filtered())
+    for number, (filtered, _, data, is_kept) in enumerate(made if own is None else kept_or_coded(stream, own, coder)):
         if number >= len(frames):
             yield f"holds {len(frames)} frames, its source yields more"
             return None
+        if is_kept:
+            if data != frames[number]:
+                yield f"frame {number} is not the picture of its source as it is"
+                return None
+            sums.add(number, LOSSLESS)
+            continue
         if settings.stored_frames.is_coded and number % settings.gate.verify_every == 0:
             sums.add(number, scorer.score(filtered, coder.decode(frames[number], filtered)))
         elif not settings.stored_frames.is_coded and _levels_apart(filtered.to_ndarray(), frames[number]) > levels:

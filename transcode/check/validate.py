@@ -366,7 +366,7 @@ def checked_in(child: Child, check: Check) -> UnitResult:
     try:
         if check.source is None:
             return child.call(check_unit, check, lambda _work: allowed)
-        with as_file(check.source) as local:
+        with as_file(check.source, check.settings.retime.source_rate) as local:
             done = child.call(check_unit, replace(check, source=local), lambda _work: allowed)
         done.faults = [fault.replace(local.path, check.source.path) for fault in done.faults]
         return done

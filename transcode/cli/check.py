@@ -213,8 +213,13 @@ def validate(
         if isinstance(source, str | Path) and made_by_run(Path(source)) and not made_by_run(folder):
             raise StoreError(f"was not made by vidprep, and {source} was; did you swap SRC and DST?", path=str(place))
         if source is not None:
+            settings = settings_of(folder, str(place))
             found = find_sources(
-                as_source(source), place, extension=settings_of(folder, str(place)).output.extension, **asdict(choice)
+                as_source(source),
+                place,
+                extension=settings.output.extension,
+                takes_pictures=settings.retime.source_rate is not None,
+                **asdict(choice),
             )
             asked = (*found.units, *map(unit_of_problem, found.problems, found.problem_units))
             units, are_all = {unit.id: unit for unit in asked}, found.why_partial is None

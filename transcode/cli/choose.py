@@ -356,4 +356,9 @@ def _print_choices(tuned: Tuned) -> None:
 def _units(source: Path, out: Path, keywords: Mapping[str, Any]) -> tuple[Unit, ...]:
     from vidprep.transcode.sources import find_sources
 
-    return find_sources(source, out, **asdict(build_options(SourceOptions, keywords))).units
+    return find_sources(
+        source,
+        out,
+        takes_pictures=keywords.get("source_fps") is not None,
+        **asdict(build_options(SourceOptions, keywords)),
+    ).units

@@ -233,6 +233,35 @@ def pack(
             least=1,
         ),
     ] = None,
+    sample_fps: Annotated[
+        float | None,
+        Option(
+            "--to frames: only frames sampled at RATE a second, or fewer ones spread over the whole video: those that Qwen's processors "
+            "choose.",
+            "RATE",
+            above=0,
+            most=1000,
+        ),
+    ] = None,
+    sample_max: Annotated[int, Option("Largest number of sampled frames of a video.", "N", least=2)] = 768,
+    sample_min: Annotated[int, Option("Least number of sampled frames of a video that has so many.", "N", least=1)] = 4,
+    multiple_of: Annotated[
+        int | None,
+        Option(
+            "--to frames: scale both sides to multiples of N (even), as Qwen's smart_resize does.",
+            "N",
+            least=2,
+            most=1024,
+        ),
+    ] = None,
+    max_area: Annotated[
+        int | None,
+        Option("Largest area for --multiple-of N, in pixels. Default: 768 N².", "PIXELS", least=4, most=2**31 - 1),
+    ] = None,
+    min_area: Annotated[
+        int | None,
+        Option("Smallest area for --multiple-of N, in pixels. Default: 128 N².", "PIXELS", least=4, most=2**31 - 1),
+    ] = None,
     labels: Annotated[
         str | Path | ArrowStream | None,
         Option(
@@ -259,14 +288,20 @@ def pack(
         SettingsError: A value is not allowed.
     """
     from vidprep.formats.stores import VIDEO_SHARDS, VideoStore, open_store
-    from vidprep.transcode.export import carry_over, export, pack_store, pack_videos
-    from vidprep.transcode.settings import FrameOutput, as_place
+    from vidprep.transcode.export import FrameFolders, carry_over, export, pack_store, pack_videos
+    from vidprep.transcode.settings import FrameOutput, Sampling, Scale, as_place
 
     out = Path(out)
     opened = open_store(as_place(store))
     carried = None if labels is None else carry_over(opened.folder, Path(labels) if isinstance(labels, str) else labels)
     if shards is not None and to in ("files", *TARGETS):
         raise SettingsError(f"<shards>: {to} has no shards; leave it out", shards=shards)
+    sampling = None if sample_fps is None else Sampling(sample_fps, sample_max, sample_min)
+    scale = Scale(multiple_of=multiple_of, max_area=max_area, min_area=min_area)
+    if to != "frames" and sample_fps is not None:
+        raise SettingsError("<sample_fps> needs <to>", sample_fps=sample_fps, to="frames")
+    if to != "frames" and multiple_of is not None:
+        raise SettingsError("<multiple_of> needs <to>", multiple_of=multiple_of, to="frames")
     shard_bytes = parse_bytes(str(shard_size))
     if isinstance(opened, VideoStore) and to in (*VIDEO_STORES, "webdataset"):
         kind = "files" if to == "files" else VIDEO_SHARDS
@@ -277,7 +312,8 @@ def pack(
         output = FrameOutput(to, quality, subsampling, shard_bytes)
         count = pack_store(opened, out, output, num_shards=shards or 1, overwrite=overwrite)
     else:
-        count = export(opened, out, to, FrameOutput("burst", quality, subsampling), overwrite=overwrite)
+        folders = FrameFolders(FrameOutput("burst", quality, subsampling), scale, sampling)
+        count = export(opened, out, to, folders, overwrite=overwrite)
     if carried is None:
         return Packed(count)
     carried.write(out)

@@ -185,6 +185,7 @@ class _UnitRow(NamedTuple):
     end_seconds: float | None
     start_frame: int | None
     end_frame: int | None
+    video_stream: int | None
 
     @property
     def state(self) -> tuple[object, ...]:

@@ -55,6 +55,7 @@ class PlannedUnit(NamedTuple):
     end_seconds: float | None
     start_frame: int | None
     end_frame: int | None
+    video_stream: int | None
 
 
 State = tuple[object, ...]
@@ -291,6 +292,7 @@ def _written(count: int, settings: RunSettings, selection: Selection, units: tup
         "end_seconds": pa.array([unit.cut.end_seconds for unit, _ in rows], pa.float64()),
         "start_frame": pa.array([unit.cut.start_frame for unit, _ in rows], pa.int64()),
         "end_frame": pa.array([unit.cut.end_frame for unit, _ in rows], pa.int64()),
+        "video_stream": pa.array([unit.cut.video_stream for unit, _ in rows], pa.int64()),
     }
     about = {
         "count": count,

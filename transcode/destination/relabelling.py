@@ -47,6 +47,7 @@ class _CutRow(NamedTuple):
     end_seconds: float | None
     start_frame: int | None
     end_frame: int | None
+    video_stream: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,14 @@ class _KnownCut:
     def means(self, cut: Cut) -> bool:
         """Return whether its frames are those of a cut."""
         own, near = self.cut, self.tolerance
-        return (own.start_frame or 0, own.end_frame) == (cut.start_frame or 0, cut.end_frame) and (
-            near.means_same(own.start_seconds or 0.0, cut.start_seconds or 0.0)
-            and near.means_same(own.end_seconds, cut.end_seconds)
+        same_stream = own.video_stream == cut.video_stream
+        return (
+            same_stream
+            and (own.start_frame or 0, own.end_frame) == (cut.start_frame or 0, cut.end_frame)
+            and (
+                near.means_same(own.start_seconds or 0.0, cut.start_seconds or 0.0)
+                and near.means_same(own.end_seconds, cut.end_seconds)
+            )
         )
 
 
@@ -209,7 +215,7 @@ def _known(root: Path) -> dict[str, list[_KnownCut]]:
     found: dict[str, list[_KnownCut]] = defaultdict(list)
     for row in read_rows(root, _CutRow):
         near = LEAST_KNOWN if row.tolerance_seconds is None else Tolerance(exact_seconds(row.tolerance_seconds))
-        cut = Cut(row.start_seconds, row.end_seconds, row.start_frame, row.end_frame)
+        cut = Cut(row.start_seconds, row.end_seconds, row.start_frame, row.end_frame, row.video_stream)
         found[row.source].append(_KnownCut(row.id, cut, near))
     for units in found.values():
         units.sort(key=attrgetter("begins"))

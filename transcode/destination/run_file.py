@@ -184,6 +184,7 @@ class KnownUnit(NamedTuple):
     end_seconds: float | None
     start_frame: int | None
     end_frame: int | None
+    video_stream: int | None
     source: str
     source_size_bytes: int | None
     source_mtime_ns: int | None
@@ -208,7 +209,7 @@ class KnownUnit(NamedTuple):
     @property
     def cut(self) -> Cut:
         """The requested part of the source."""
-        return Cut(self.start_seconds, self.end_seconds, self.start_frame, self.end_frame)
+        return Cut(self.start_seconds, self.end_seconds, self.start_frame, self.end_frame, self.video_stream)
 
     @property
     def source_state(self) -> SourceState | None:

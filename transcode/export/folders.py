@@ -1,6 +1,8 @@
 """Formats of other tools: folders of pictures, Hugging Face, torchcodec, DALI, mmaction2.
 
-frames      OUT/<id>/img_00001.jpg …
+frames      OUT/<id>/img_00001.jpg …, and OUT/videos.jsonl: a line for each video as qwen_vl_utils, LLaMA-Factory and NeMo take it:
+            `video` (paths relative to the file; `videos` has them in one more list), `fps` and `sample_fps` (frames over duration),
+            `frame_numbers` and `timestamps` (of the source), and the labels
 hf          OUT/metadata.csv and the videos, in a folder for each split: load_dataset("videofolder", data_dir=OUT). It does not
             accept .webm: VP9 is remuxed to mp4.
 torchcodec  OUT/<id>.json: VideoDecoder(path, custom_frame_mappings=…) opens without scanning
@@ -13,33 +15,40 @@ mmaction    videos.txt "path label" of an encoded folder; for stores of pictures
 from __future__ import annotations
 
 import csv
+import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
-from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest import escaped_label
+from vidprep.formats.errors import StoreError, for_json
+from vidprep.formats.manifest import escaped_label, read_rows
 from vidprep.formats.profiles import CONTAINERS
-from vidprep.formats.stores import FrameStore, VideoStore
+from vidprep.formats.spread import smart_resize
+from vidprep.formats.stores import FrameStore, StoredVideo, VideoStore
 from vidprep.formats.video import READ_OPTIONS, file_url, open_input, open_output
 from vidprep.transcode.export.pack import (
     PACK_NAME,
-    coded,
     ids_of_splits,
+    jpeg_of,
     make_empty,
     numbered_classes,
     refuse_linked_files,
     refuse_odd_ids,
     write_class_numbers,
 )
-from vidprep.transcode.export.targets import TARGETS
-from vidprep.transcode.settings import FrameOutput
+from vidprep.transcode.export.targets import TARGETS, FrameFolders
+from vidprep.transcode.settings import Scale
 from vidprep.transcode.sources import csv_cell
 
+VIDEOS_NAME = "videos.jsonl"
+LINE_KEYS = ("id", "type", "video", "videos", "fps", "sample_fps", "frame_numbers", "timestamps")
+RATE_DIGITS, TIME_DIGITS = 9, 6
+FRAMES_AT_ONCE = 64
 
-def export(store: FrameStore, out: Path, kind: str, options: FrameOutput, *, overwrite: bool = False) -> int:
+
+def export(store: FrameStore, out: Path, kind: str, options: FrameFolders, *, overwrite: bool = False) -> int:
     """Write `out` in a format of `TARGETS`; return the number of videos. Raises DestinationError, StoreError, OSError."""
     target = TARGETS[kind]
     if target.needs_videos and not isinstance(store, VideoStore):
@@ -58,15 +67,65 @@ def export(store: FrameStore, out: Path, kind: str, options: FrameOutput, *, ove
     return len(store)
 
 
-def write_frames(store: FrameStore, out: Path, options: FrameOutput) -> None:
-    for id_ in store.ids:
-        folder = out / id_
-        folder.mkdir(parents=True)
-        for number, data in enumerate(coded(store, id_, options), 1):
-            (folder / f"img_{number:05d}.jpg").write_bytes(data)
+class _Duration(NamedTuple):
+    """Columns of a row."""
+
+    id: str
+    duration_seconds: float | None
 
 
-def write_hf(store: FrameStore, out: Path, _options: FrameOutput) -> None:
+def write_frames(store: FrameStore, out: Path, options: FrameFolders) -> None:
+    durations = {row.id: row.duration_seconds for row in read_rows(store.folder, _Duration)}
+    with (out / VIDEOS_NAME).open("w", encoding="utf-8") as file:
+        for id_ in store.ids:
+            video = store[id_]
+            seconds = durations.get(id_) or video.end_seconds
+            numbers = range(len(video)) if options.sampling is None else options.sampling.numbers(len(video), seconds)
+            folder = out / id_
+            folder.mkdir(parents=True)
+            names = [f"{id_}/img_{number:05d}.jpg" for number in range(1, len(numbers) + 1)]
+            for name, data in zip(names, _pictures(video, numbers, options), strict=True):
+                (out / name).write_bytes(data)
+            file.write(json.dumps(_described(video, numbers, names, seconds), ensure_ascii=False, default=str) + "\n")
+
+
+def _pictures(video: StoredVideo, numbers: Sequence[int], options: FrameFolders) -> Iterator[bytes]:
+    """Yield JPEGs: those of the store where it has them in that size."""
+    size = _size(video, options.scale)
+    own = video.store.coded(video.id) if size is None else None
+    if own is not None:
+        yield from (bytes(own[number]) for number in numbers)
+        return
+    for first in range(0, len(numbers), FRAMES_AT_ONCE):
+        for frame in video.frames(numbers[first : first + FRAMES_AT_ONCE], size=size):
+            yield jpeg_of(frame, options.jpeg)
+
+
+def _size(video: StoredVideo, scale: Scale) -> tuple[int, int] | None:
+    """Return the (height, width) to scale to; None for as it is."""
+    if scale.multiple_of is None:
+        return None
+    least, most = scale.areas
+    try:
+        width, height = smart_resize(video.width, video.height, scale.multiple_of, min_area=least, max_area=most)
+    except ValueError as error:
+        raise StoreError(f"{video.id}: {error}, which --multiple-of does not take", path=video.store.path) from error
+    return None if (height, width) == (video.height, video.width) else (height, width)
+
+
+def _described(video: StoredVideo, numbers: Sequence[int], names: list[str], seconds: float) -> dict[str, Any]:
+    """Return the line of a video in VIDEOS_NAME."""
+    rate = round(len(numbers) / seconds, RATE_DIGITS)
+    line: dict[str, Any] = {"id": video.id, "type": "video", "video": names, "videos": [names]}
+    line |= {"fps": rate, "sample_fps": rate}
+    if video.store.source_map(video.id) is not None:
+        line["frame_numbers"] = video.source_frames[numbers].tolist()
+        line["timestamps"] = [round(each, TIME_DIGITS) for each in video.source_timestamps[numbers].tolist()]
+    labels = video.store.labels(video.id)
+    return line | {escaped_label(name, LINE_KEYS): for_json(value) for name, value in labels.items()}
+
+
+def write_hf(store: FrameStore, out: Path, _options: FrameFolders) -> None:
     splits = ids_of_splits(store)
     write_class_numbers(store, out)
     for split, ids in splits.items():
@@ -111,7 +170,7 @@ def _into_mp4(source: BinaryIO, target: Path) -> None:
                 made.mux_one(packet)
 
 
-def write_torchcodec(store: FrameStore, out: Path, _options: FrameOutput) -> None:
+def write_torchcodec(store: FrameStore, out: Path, _options: FrameFolders) -> None:
     store = cast(VideoStore, store)
     for id_ in store.ids:
         target = out / f"{id_}.json"
@@ -135,11 +194,11 @@ def _own_file(store: VideoStore, id_: str) -> str:
     return place if isinstance(place, str) else str(place.absolute())
 
 
-def write_dali(store: FrameStore, out: Path, _options: FrameOutput) -> None:
+def write_dali(store: FrameStore, out: Path, _options: FrameFolders) -> None:
     _write_lists(store, out, "file_list", cast(VideoStore, store))
 
 
-def write_mmaction(store: FrameStore, out: Path, options: FrameOutput) -> None:
+def write_mmaction(store: FrameStore, out: Path, options: FrameFolders) -> None:
     if isinstance(store, VideoStore):
         _write_lists(store, out, "videos", store)
     else:

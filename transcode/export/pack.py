@@ -280,8 +280,8 @@ def coded(store: FrameStore, id_: str, options: FrameOutput) -> list[Any]:
 
 def jpeg_of(frame: Any, options: FrameOutput) -> bytes:
     """Encode (H, W, 3) uint8 RGB as a JPEG."""
-    subsampling = {"gray": "Gray"}.get(options.subsampling, options.subsampling)
-    return bytes(simplejpeg.encode_jpeg(frame, options.quality, "RGB", subsampling))
+    subsampling = "Gray" if options.subsampling == "gray" else options.resolved_subsampling
+    return bytes(simplejpeg.encode_jpeg(frame, options.quality_value, "RGB", subsampling))
 
 
 def _row(store: FrameStore, id_: str, frames: list[Any], options: FrameOutput) -> ManifestRow:

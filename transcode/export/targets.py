@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vidprep.formats.errors import SettingsError
+from vidprep.transcode.settings import FrameOutput, Sampling, Scale
+
 
 @dataclass(frozen=True, slots=True)
 class PackTarget:
@@ -11,12 +14,31 @@ class PackTarget:
 
     Attributes:
         writer: `module:function` in `vidprep.transcode.export`, imported when it is chosen. It gets a FrameStore, the empty folder to
-            write, and a FrameOutput that says how frames become JPEGs
+            write, and FrameFolders
         needs_videos: Whether it is made of encoded videos alone
     """
 
     writer: str
     needs_videos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FrameFolders:
+    """Options of the frames that are written as pictures.
+
+    Attributes:
+        jpeg: Quality and subsampling of frames that the store has no JPEG of
+        scale: Their size: as they are, or by `multiple_of`
+        sampling: Which frames; None for all
+    """
+
+    jpeg: FrameOutput
+    scale: Scale
+    sampling: Sampling | None
+
+    def __post_init__(self) -> None:
+        if self.scale.short_side is not None or self.scale.size is not None:
+            raise SettingsError("pictures are scaled by `multiple_of` alone")
 
 
 TARGETS = {

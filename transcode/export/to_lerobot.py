@@ -41,7 +41,7 @@ from vidprep.transcode.export.robot_files import (
     write_table,
 )
 from vidprep.transcode.export.robot_rows import Statistics, joined_statistics, numbered, statistics_of_rows
-from vidprep.transcode.settings import FrameOutput
+from vidprep.transcode.export.targets import FrameFolders
 from vidprep.transcode.sources import episode_video
 
 EPISODE_LABELS, CAMERA_LABEL, TASK_LABEL, ROWS_LABEL = ("episode_index", "episode"), "camera", "task", "rows"
@@ -51,7 +51,7 @@ ONLY_CAMERA, PREFIX = "main", "observation.images."
 TYPES = {"float": "float32", "double": "float64", "bool": "bool"}
 
 
-def write_lerobot(store: FrameStore, out: Path, _options: FrameOutput) -> None:
+def write_lerobot(store: FrameStore, out: Path, _options: FrameFolders) -> None:
     """Write a LeRobot dataset. Raises StoreError, OSError."""
     store = cast(VideoStore, store)
     episodes, rows = _episodes(store), _rows_of_store(store)

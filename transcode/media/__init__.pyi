@@ -18,11 +18,24 @@ from .ffmpeg_program import (
     used_versions as used_versions,
 )
 from .frames import SourceFacts as SourceFacts
-from .jpeg_frames import StoredFrames as StoredFrames, store_frames as store_frames
+from .jpeg_frames import (
+    LOSSLESS as LOSSLESS,
+    CodedFrame as CodedFrame,
+    StoredFrames as StoredFrames,
+    kept_or_coded as kept_or_coded,
+    own_jpegs as own_jpegs,
+    store_frames as store_frames,
+)
 from .metrics import FrameScorer as FrameScorer, QualityReport as QualityReport, QualitySums as QualitySums
 from .picture import Picture as Picture
 from .picture_filter import PictureFilter as PictureFilter
-from .stream import FrameStream as FrameStream, OutputTiming as OutputTiming, timing_of as timing_of
+from .stream import (
+    FrameStream as FrameStream,
+    OutputTiming as OutputTiming,
+    open_source as open_source,
+    sampled_frames as sampled_frames,
+    timing_of as timing_of,
+)
 from .verify import (
     FileTimes as FileTimes,
     Measurements as Measurements,

@@ -37,13 +37,13 @@ def check_repeats(count: int, due: int, rate: Fraction, max_frames: int) -> None
 
 
 def check_claims(
-    path: str, settings: RunSettings, window: Window, clock: OutputClock | None, on_progress: Callable[[], None]
+    source: Source, settings: RunSettings, window: Window, clock: OutputClock | None, on_progress: Callable[[], None]
 ) -> None:
     """Raise LimitError if `retimed` would refuse the frames that ffmpeg is about to make, by the times of packets. Decodes
     nothing.
 
     Args:
-        path: The source.
+        source: The source, just opened. It is read to its end.
         settings: Settings of the run.
         window: Frames of the output, counted from the first frame displayed.
         clock: Constant rate of the output.
@@ -54,13 +54,12 @@ def check_claims(
         ReadError: The source cannot be read.
     """
     ticks, end_tick = array("q"), 0
-    with Source(path, max_pixels=settings.limits.max_pixels) as source:
-        base = source.info.time_base
-        for packet in source.packets():
-            on_progress()
-            if packet.pts is not None and not packet.is_discard:
-                ticks.append(packet.pts)
-                end_tick = max(end_tick, packet.pts + (packet.duration or 0))
+    base = source.info.time_base
+    for packet in source.packets():
+        on_progress()
+        if packet.pts is not None and not packet.is_discard:
+            ticks.append(packet.pts)
+            end_tick = max(end_tick, packet.pts + (packet.duration or 0))
     if clock is None or not ticks:
         return
     origin, count = min(ticks), 0

@@ -14,6 +14,7 @@ from av.video.format import VideoFormat
 from vidprep.formats.errors import PictureError
 from vidprep.formats.manifest import Remark
 from vidprep.formats.model import NO_CROPPING, NO_HDR_METADATA, Colour, FrameSize, HdrMetadata, Orientation
+from vidprep.formats.spread import smart_resize
 from vidprep.formats.video import SHORT_OF_WHITE, STRETCH
 from vidprep.transcode.media.source_picture import (
     BT709,
@@ -73,7 +74,9 @@ class Shape:
     pad: bool = False
 
     @staticmethod
-    def of(source: SourcePicture, scale: Scale, like: OutputRoom | None, warnings: list[Remark]) -> Shape:
+    def of(
+        source: SourcePicture, scale: Scale, like: OutputRoom | None, warnings: list[Remark], *, keeps_odd: bool = False
+    ) -> Shape:
         stored, turned = source.size, source.orientation.transpose
         ratio = source.sample_aspect_ratio
         if not Fraction(1, 20) <= ratio <= 20:
@@ -85,7 +88,7 @@ class Shape:
 
         target = like.size if like else scale.size
         if target is None:
-            return Shape._by_short_side(source, scale, width, height, warnings)
+            return Shape._by_short_side(source, scale, width, height, warnings, keeps_odd=keeps_odd)
         fit = scale.fit if scale.size else "pad"
         zoom = {"pad": min, "crop": max, "stretch": min}[fit](target.width / width, target.height / height)
         grows = zoom > 1 if fit != "stretch" else target.width > width or target.height > height
@@ -121,8 +124,25 @@ class Shape:
 
     @staticmethod
     def _by_short_side(
-        source: SourcePicture, scale: Scale, width: Fraction, height: Fraction, warnings: list[Remark]
+        source: SourcePicture,
+        scale: Scale,
+        width: Fraction,
+        height: Fraction,
+        warnings: list[Remark],
+        *,
+        keeps_odd: bool,
     ) -> Shape:
+        turned = source.orientation.transpose
+        if scale.multiple_of is not None:
+            least, most = scale.areas
+            try:
+                shown = smart_resize(round(width), round(height), scale.multiple_of, min_area=least, max_area=most)
+            except ValueError as error:
+                raise PictureError(f"{error}, which --multiple-of does not take") from error
+            final = FrameSize(*shown)
+            return Shape(None, FrameSize(*reversed(final)) if turned else final, final, (0, 0), final)
+        if keeps_odd and width == source.size.width and height == source.size.height:
+            return Shape(None, source.size, source.size, (0, 0), source.size)
         short = min(width, height)
         zoom = Fraction(scale.short_side) / short if scale.short_side else Fraction(1)
         if zoom > 1 and not scale.upscale:
@@ -133,7 +153,6 @@ class Shape:
                 )
             )
         final = FrameSize(_even(width * zoom), _even(height * zoom))
-        turned = source.orientation.transpose
         trim = None
         stored = source.size
         if (
@@ -209,7 +228,13 @@ def plan_picture(
     warnings += _depth_reduced(source.pixel_format, pixel_format, settings)
     if like is not None:
         colour_out = like.colour
-    shape = Shape.of(source, settings.scale, OutputRoom(like.size, like.room) if like else None, warnings)
+    shape = Shape.of(
+        source,
+        settings.scale,
+        OutputRoom(like.size, like.room) if like else None,
+        warnings,
+        keeps_odd=settings.keeps_jpegs,
+    )
     turns_first = source.orientation.transpose and "422" in pixel_format  # `transpose` does not support 4:2:2
 
     chain = _Chain(source, settings, pixel_format, colour_in)

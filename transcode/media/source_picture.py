@@ -76,7 +76,7 @@ def is_never_visible(source: Source, limits: Limits, on_progress: Callable[[], N
         limits: Limits of the run.
         on_progress: Called for each decoded frame.
     """
-    with Source(source.path, max_pixels=limits.max_pixels) as again:
+    with source.again() as again:
         for frame in islice(again.decode(again.packets()), limits.max_frames):
             on_progress()
             if not holds_alpha(frame.format.name) or not is_invisible(frame):

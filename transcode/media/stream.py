@@ -7,10 +7,12 @@ not depend on it: each stage takes its items in order, one at a time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from fractions import Fraction
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from queue import Full, Queue
 from typing import Generic, NamedTuple, TypeVar
 
@@ -19,7 +21,7 @@ from av.video.frame import VideoFrame
 from vidprep.formats.errors import LimitError
 from vidprep.formats.model import Cut, FrameSize, OutputFormat, VideoInfo
 from vidprep.formats.moments import OutputClock, Window
-from vidprep.formats.video import SeekPoint, Source
+from vidprep.formats.video import SeekPoint, Source, survey_of
 from vidprep.transcode.media.frames import OutputFrame, SourceFacts, retimed, source_frames
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.media.source_picture import is_never_visible
@@ -111,6 +113,13 @@ class OutputTiming(NamedTuple):
     clock: OutputClock | None
 
 
+def open_source(path: str, settings: RunSettings, cut: Cut) -> Source:
+    """Open the video stream that a cut, or else the settings, ask for. Raises ReadError."""
+    retime = settings.retime
+    chosen = retime.video_stream if cut.video_stream is None else cut.video_stream
+    return Source(path, max_pixels=settings.limits.max_pixels, raw_rate=retime.source_rate, video_stream=chosen)
+
+
 def timing_of(source: Source, settings: RunSettings, cut: Cut) -> OutputTiming:
     """Return which frames of an opened source a cut shows, and when."""
     retime, info = settings.retime, source.info
@@ -119,6 +128,63 @@ def timing_of(source: Source, settings: RunSettings, cut: Cut) -> OutputTiming:
     container_start = None if begin is None else begin / info.time_base
     window = Window.of(cut, source.pace, info.time_base, clock=clock, container_start=container_start)
     return OutputTiming(window, clock)
+
+
+def sampled_frames(
+    source: Source, settings: RunSettings, cut: Cut, on_progress: Callable[[], None] = lambda: None
+) -> frozenset[int] | None:
+    """Return the numbers of the output frames that the settings sample; None for all frames.
+
+    The file is opened again and read to its end: without decoding where its packets tell when frames are displayed.
+
+    Args:
+        source: The source; it is not read from.
+        settings: Settings of the run.
+        cut: Part of the source.
+        on_progress: Called for each frame that is decoded.
+
+    Raises:
+        ReadError: There is no frame.
+        LimitError: There are too many frames.
+    """
+    if settings.sampling is None:
+        return None
+    with source.again() as again:
+        starts, end = _starts_by_packets(again, settings, cut)
+    if not starts:
+        with source.again() as again:
+            starts, end = _starts_by_decoding(again, settings, cut, on_progress)
+    seconds = (end - starts[0]) * source.info.time_base
+    return frozenset(settings.sampling.numbers(len(starts), float(seconds)))
+
+
+def _starts_by_packets(source: Source, settings: RunSettings, cut: Cut) -> tuple[Sequence[int], int]:
+    """Return when the frames of a cut begin, and when the last one ends, in ticks from the first frame displayed; none if
+    only decoding tells.
+    """
+    window, survey = timing_of(source, settings, cut).window, survey_of(source)
+    if survey is None or source.damage(read_to_end=True):
+        return (), 0
+    shown, window = survey.shown, window.counted_from(survey.origin_pts)
+    before = 0 if window.is_whole else bisect_left(shown, window.first_needed(shown))
+    past = next((number for number in range(before, len(shown)) if window.is_past(shown[number], number)), len(shown))
+    starts = shown[before:past]
+    if not starts or any(one == other for one, other in pairwise(starts)):
+        return (), 0
+    return starts, shown[past] if past < len(shown) else survey.end
+
+
+def _starts_by_decoding(
+    source: Source, settings: RunSettings, cut: Cut, on_progress: Callable[[], None]
+) -> tuple[Sequence[int], int]:
+    window, facts = timing_of(source, settings, cut).window, SourceFacts()
+    found = source_frames(source, facts, window, max_frames=settings.limits.max_frames, on_progress=on_progress)
+    frames = retimed(found, None, source.info.time_base, facts, Fraction(0))
+    starts, end = array("q"), 0
+    for frame in frames:
+        starts.append(frame.pts)
+        end = frame.pts + frame.duration
+    return starts, end
 
 
 class FilteredFrame(NamedTuple):
@@ -156,6 +222,7 @@ class FrameStream:
         first: int = 0,
         first_pts: int = 0,
         num_frames: int | None = None,
+        only: Collection[int] | None = None,
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
         """Decode the first frame.
@@ -169,6 +236,7 @@ class FrameStream:
             first: For a segment: number of its first output frame in the whole.
             first_pts: For a segment: tick of that frame in the whole.
             num_frames: For a segment: number of its output frames; None to the end.
+            only: Numbers of the output frames to yield, 0 among them; None for all.
             on_progress: Called for each decoded frame.
         """
         self.info, self.facts = source.info, SourceFacts()
@@ -202,6 +270,8 @@ class FrameStream:
             file_base,
             max_frames=limit,
         )
+        if only is not None:
+            frames = (frame for number, frame in enumerate(frames) if number in only)
         self._frames = self._counted(islice(frames, num_frames), first_pts, on_progress)
 
     def __iter__(self) -> Iterator[OutputFrame]:

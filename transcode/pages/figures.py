@@ -45,6 +45,7 @@ COLUMNS = [
     "end_seconds",
     "start_frame",
     "end_frame",
+    "video_stream",
     "status",
     "stage",
     "error",

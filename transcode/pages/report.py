@@ -180,7 +180,8 @@ def _drawn(destination: FinishedDestination, count: int) -> list[CompareTask]:
 
 def _compared(destination: FinishedDestination, row: dict[str, Any], number: int) -> CompareTask:
     state = row["source_size_bytes"], row["source_mtime_ns"]
-    unit = Unit(row["id"], row["source"], *state, Cut(*(row[each.name] for each in fields(Cut))))
+    cut, is_series = Cut(*(row[each.name] for each in fields(Cut))), Path(row["source"]).is_dir()
+    unit = Unit(row["id"], row["source"], *state, cut, is_series=is_series)
     return CompareTask(destination.place, unit, RunSettings.from_dict(destination.settings), number)
 
 

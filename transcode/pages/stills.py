@@ -29,8 +29,7 @@ from vidprep.formats.errors import (
 )
 from vidprep.formats.model import SourceState
 from vidprep.formats.stores import Frames
-from vidprep.formats.video import Source
-from vidprep.transcode.media import ANY_FRAMES, FrameStream, timing_of
+from vidprep.transcode.media import ANY_FRAMES, FrameStream, open_source, sampled_frames, timing_of
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import Unit, as_file
 from vidprep.transcode.workers import Child
@@ -77,7 +76,7 @@ class CompareTask:
 
     def take(self) -> ComparedFrame:
         try:
-            if SourceState.of(Path(self.unit.path).stat()) != self.unit.state:
+            if not self.unit.is_series and SourceState.of(Path(self.unit.path).stat()) != self.unit.state:
                 return ComparedFrame(failed=f"{self.unit.path} is not the file that was read")
             stored = open_store(self.destination)[self.unit.id].frames([self.number])[0]
             source = _source_frame(self)
@@ -124,7 +123,7 @@ def take_in(child: Child, task: StillTask) -> StillResult:
     try:
         if isinstance(task, SizeTask):
             return child.call(_take, task, lambda _work: TIMEOUT_SECONDS)
-        with as_file(task.unit) as local:
+        with as_file(task.unit, task.settings.retime.source_rate) as local:
             return child.call(_take, replace(task, unit=local), lambda _work: TIMEOUT_SECONDS)
     except WorkerError:
         raise  # nothing is known of the video
@@ -141,8 +140,9 @@ def _source_frame(task: CompareTask) -> Frames:
     unit = task.unit
     settings = replace(task.settings, limits=replace(task.settings.limits, max_frames=ANY_FRAMES))
     number = -1
-    with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
-        stream = FrameStream(source, settings, timing_of(source, settings, unit.cut))
+    with open_source(unit.path, settings, unit.cut) as source:
+        only = sampled_frames(source, settings, unit.cut)
+        stream = FrameStream(source, settings, timing_of(source, settings, unit.cut), only=only)
         for number, item in enumerate(stream):
             frame = stream.picture_filter.apply(
                 item.frame

@@ -240,7 +240,7 @@ class _LostRows:
     def found_as(self, unit: Unit) -> str | None:
         """Return the id of the row whose source became that of this unit. Each row is found once."""
         alike = self._ids.get((unit.state, unit.cut))
-        if not alike or is_url(unit.path):
+        if not alike or unit.is_copied:
             return None
         try:
             ids = alike.get(sampled_digest(Path(unit.path)))

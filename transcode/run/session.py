@@ -318,6 +318,7 @@ def _find(request: RunRequest) -> SourceList:
         request.where,
         extension=request.settings.output.extension,
         progress=request.reporter.found,
+        takes_pictures=request.settings.retime.source_rate is not None,
         **asdict(request.choice),
     )
 

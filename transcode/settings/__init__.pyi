@@ -4,7 +4,14 @@ from .keyword_types import (
     SourceKeywords as SourceKeywords,
     TranscodeKeywords as TranscodeKeywords,
 )
-from .options import Limits as Limits, QualityGate as QualityGate, Retime as Retime, Scale as Scale, Target as Target
+from .options import (
+    Limits as Limits,
+    QualityGate as QualityGate,
+    Retime as Retime,
+    Sampling as Sampling,
+    Scale as Scale,
+    Target as Target,
+)
 from .output import (
     EncoderOptions as EncoderOptions,
     FrameOutput as FrameOutput,

@@ -24,9 +24,14 @@ class SourceKeywords(TypedDict, total=False):
 class SampleKeywords(SourceKeywords, total=False):
     fps: str | float | Fraction | None
     cut_origin: str
+    source_fps: str | float | Fraction | None
+    video_stream: str | int | None
     short_side: int | None
     size: str | tuple[int, int] | None
     fit: str
+    multiple_of: int | None
+    max_area: int | None
+    min_area: int | None
     scaler: str
     upscale: bool
 
@@ -73,6 +78,9 @@ class TranscodeKeywords(RunKeywords, total=False):
 
 class BurstKeywords(RunKeywords, total=False):
     format: str
-    quality: int
-    subsampling: str
+    quality: int | None
+    subsampling: str | None
     shard_size: str | int
+    sample_fps: float | None
+    sample_max: int
+    sample_min: int

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.option import Option, check_options, documented
-from vidprep.transcode.settings.parse import parse_bytes, parse_rate, parse_size
+from vidprep.formats.spread import FRAMES_AT_ONCE, rounded_down, rounded_up, sampled_count, spread
+from vidprep.transcode.settings.parse import parse_bytes, parse_rate, parse_size, parse_source_rate, parse_stream
 
 FITS = ("pad", "crop", "stretch")
 MIN_MEMORY_BYTES = 1 << 29
 SCALERS = ("bicubic", "bilinear", "area", "lanczos")
 INT32_MAX = 2**31 - 1
+MIN_TILES, MAX_TILES = 128, 768  # VIDEO_MIN_TOKEN_NUM and VIDEO_MAX_TOKEN_NUM of qwen_vl_utils 0.0.14
 
 
 CUT_ORIGINS = ("picture", "container")
@@ -23,7 +25,7 @@ CUT_ORIGINS = ("picture", "container")
 @documented
 @dataclass(frozen=True, slots=True)
 class Retime:
-    """Frame rate of the output, and origin of cut times."""
+    """Frames of a source that the output shows, and their times."""
 
     HEADING: ClassVar[str] = "Picture"
 
@@ -43,26 +45,73 @@ class Retime:
             choices=CUT_ORIGINS,
         ),
     ] = "picture"
+    source_rate: Annotated[
+        Fraction | None,
+        Option(
+            "Frame rate of sources that store none: raw streams such as .h264 and .mjpeg, and folders of numbered pictures "
+            "(.jpg, .png, .bmp, .tif, .webp), each of which is one video.",
+            "RATE",
+            keyword="source_fps",
+            parse=parse_source_rate,
+            heading="Sources",
+        ),
+    ] = None
+    video_stream: Annotated[
+        int | None,
+        Option(
+            "Video stream of files with several, from 0; the column `video_stream` of a table wins. Default: best, ffmpeg's choice.",
+            "N|best",
+            parse=parse_stream,
+            least=0,
+            heading="Sources",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.frame_rate, int | float | str):
-            object.__setattr__(self, "frame_rate", parse_rate(self.frame_rate))
+        for name, parse in (("frame_rate", parse_rate), ("source_rate", parse_source_rate)):
+            if isinstance(given := getattr(self, name), int | float | str):
+                object.__setattr__(self, name, parse(given))
         check_options(self)
-        rate = self.frame_rate
-        if rate is not None and max(rate.numerator, rate.denominator) >= 1 << 31:  # libavcodec's limit
-            raise SettingsError("<fps>: too long as a fraction; give fewer digits", fps=float(rate))
+        for keyword, rate in (("fps", self.frame_rate), ("source_fps", self.source_rate)):
+            if rate is not None and max(rate.numerator, rate.denominator) >= 1 << 31:  # libavcodec's limit
+                raise SettingsError(
+                    f"<{keyword}>: too long as a fraction; give fewer digits",
+                    **cast("dict[str, Any]", {keyword: float(rate)}),
+                )
 
 
 @documented
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Size of the output. Give at most one of short_side and size; without them, the picture keeps its displayed size."""
+    """Size of the output. Give at most one of short_side, size and multiple_of; without them, the picture keeps its displayed size."""
 
     HEADING: ClassVar[str] = "Picture"
 
     short_side: Annotated[int | None, Option("Scale the shorter side to N pixels (even).", "N")] = None
     size: Annotated[FrameSize | None, Option("Scale to exactly this size; see --fit.", "WxH", parse=parse_size)] = None
     fit: Annotated[str, Option("How a picture fills --size.", choices=FITS)] = "pad"
+    multiple_of: Annotated[
+        int | None,
+        Option(
+            "Scale both sides to multiples of N (even), with an area within --min-area and --max-area: smart_resize of Qwen's processors, "
+            "N = 28 for Qwen2.5-VL, 32 for Qwen3-VL.",
+            "N",
+            least=2,
+            most=1024,
+        ),
+    ] = None
+    max_area: Annotated[
+        int | None,
+        Option(
+            f"Largest area for --multiple-of N, in pixels. Default: {MAX_TILES} N².", "PIXELS", least=4, most=INT32_MAX
+        ),
+    ] = None
+    min_area: Annotated[
+        int | None,
+        Option(
+            f"Smallest area for --multiple-of N, in pixels. Default: {MIN_TILES} N².", "PIXELS", least=4, most=INT32_MAX
+        ),
+    ] = None
     scaler: Annotated[str, Option("Scaling algorithm.", choices=SCALERS)] = "bicubic"
     upscale: Annotated[bool, Option("Allow pictures to be enlarged.")] = False
 
@@ -70,14 +119,93 @@ class Scale:
         if self.size is not None and not isinstance(self.size, FrameSize):
             object.__setattr__(self, "size", parse_size(self.size))
         check_options(self)
-        if self.short_side is not None and self.size is not None:
+        size = None if self.size is None else str(self.size)
+        asked: dict[str, Any] = {"short_side": self.short_side, "size": size, "multiple_of": self.multiple_of}
+        given = {name: value for name, value in asked.items() if value is not None}
+        if len(given) > 1:
+            raise SettingsError(f"{' and '.join(f'<{name}>' for name in given)} exclude each other; give one", **given)
+        if self.multiple_of is None:
+            areas: dict[str, Any] = {"max_area": self.max_area, "min_area": self.min_area}
+            for name, value in areas.items():
+                if value is not None:
+                    raise SettingsError(f"<{name}> needs <multiple_of>", **{name: value, "multiple_of": 28})
+        elif self.multiple_of % 2:
+            raise SettingsError("<multiple_of>: give an even number of pixels", multiple_of=self.multiple_of)
+        elif self.areas[0] > self.areas[1]:
             raise SettingsError(
-                "<short_side> and <size> exclude each other; give one", short_side=self.short_side, size=str(self.size)
+                "<min_area> is over <max_area>, or over what it is by default",
+                min_area=self.areas[0],
+                max_area=self.areas[1],
             )
         for option, value in (("short_side", self.short_side), *zip(("size",) * 2, self.size or (), strict=False)):
             named: dict[str, Any] = {option: value if option == "short_side" else str(self.size)}
             if value is not None and (value < 2 or value % 2 or value > 16384):
                 raise SettingsError(f"<{option}>: give an even number of pixels from 2 to 16384", **named)
+
+    @property
+    def areas(self) -> tuple[int, int]:
+        """Smallest and largest area for `multiple_of`, in pixels."""
+        tile = (self.multiple_of or 0) ** 2
+        return (
+            MIN_TILES * tile if self.min_area is None else self.min_area,
+            MAX_TILES * tile if self.max_area is None else self.max_area,
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the options; those that few runs give are left out where they are not given."""
+        late = ("multiple_of", "max_area", "min_area")
+        found = {name: value for name, value in asdict(self).items() if name not in late or value is not None}
+        return found | {"size": str(self.size) if self.size else None}
+
+
+@documented
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Frames sampled for vision-language models; see `vidprep.formats.spread`.
+
+    Attributes:
+        max_frames: Largest number of frames of a video; rounded down to an even number
+        min_frames: Least number of frames of a video that has so many; rounded up to an even number
+    """
+
+    HEADING: ClassVar[str] = "Frames"
+
+    fps: Annotated[
+        float,
+        Option(
+            "Store frames sampled at RATE a second, or fewer ones spread over the whole video: those that Qwen's processors choose.",
+            "RATE",
+            keyword="sample_fps",
+            above=0,
+            most=1000,
+        ),
+    ]
+    max_frames: Annotated[
+        int, Option("Largest number of sampled frames of a video.", "N", keyword="sample_max", least=FRAMES_AT_ONCE)
+    ] = 768
+    min_frames: Annotated[
+        int, Option("Least number of sampled frames of a video that has so many.", "N", keyword="sample_min", least=1)
+    ] = 4
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if rounded_down(self.max_frames) < rounded_up(self.min_frames):
+            raise SettingsError(
+                "<sample_max> is below <sample_min>, after both became even numbers",
+                sample_max=self.max_frames,
+                sample_min=self.min_frames,
+            )
+
+    def numbers(self, num_frames: int, seconds: float) -> list[int]:
+        """Return which frames of a video are sampled, ascending.
+
+        Args:
+            num_frames: Frames of the video, at least 1.
+            seconds: Its duration.
+        """
+        count = sampled_count(num_frames, seconds, self.fps, min_frames=self.min_frames, max_frames=self.max_frames)
+        found: list[int] = spread(num_frames, count).tolist()
+        return found
 
 
 @documented

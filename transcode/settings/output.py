@@ -24,7 +24,8 @@ from vidprep.transcode.settings.parse import parse_bytes, parse_split
 
 # Start of a search for a CRF: medians over the clips that defaults were chosen on, accurate to a few dB.
 DB_AT_DEFAULT = 41.0
-USUAL_JPEG = (90, 43.0)
+USUAL_QUALITY, USUAL_SUBSAMPLING = 90, "420"
+USUAL_JPEG = (USUAL_QUALITY, 43.0)
 DB_PER_OCTAVE = 2.9
 
 
@@ -266,8 +267,12 @@ class FrameOutput:
     split: ClassVar[str] = "off"
 
     store: Annotated[str, Option("How frames are stored.", keyword="format", choices=STORES_OF_FRAMES)] = "burst"
-    quality: Annotated[int, Option("JPEG quality, higher is better.", "Q", least=1, most=100)] = 90
-    subsampling: Annotated[str, Option("Chroma subsampling of the JPEGs.", choices=JPEG_SUBSAMPLINGS)] = "420"
+    quality: Annotated[
+        int | None, Option(f"JPEG quality, higher is better. Default: {USUAL_QUALITY}.", "Q", least=1, most=100)
+    ] = None
+    subsampling: Annotated[
+        str | None, Option(f"Chroma subsampling of the JPEGs. Default: {USUAL_SUBSAMPLING}.", choices=JPEG_SUBSAMPLINGS)
+    ] = None
     shard_bytes: Annotated[int, SHARD_SIZE] = 1 << 30
 
     def __post_init__(self) -> None:
@@ -281,6 +286,11 @@ class FrameOutput:
     has_loss = is_jpeg = is_coded
 
     @property
+    def resolved_subsampling(self) -> str:
+        """The chroma subsampling of JPEGs that are encoded."""
+        return self.subsampling or USUAL_SUBSAMPLING
+
+    @property
     def store_kind(self) -> str:
         """The name of the store in the registry."""
         return self.store
@@ -288,7 +298,7 @@ class FrameOutput:
     @property
     def pixel_format(self) -> str:
         """The pixel format that pictures are converted to."""
-        return JPEG_SUBSAMPLINGS[self.subsampling] if self.is_coded else "rgb24"
+        return JPEG_SUBSAMPLINGS[self.resolved_subsampling] if self.is_coded else "rgb24"
 
     @property
     def quality_scale(self) -> QualityScale:
@@ -296,9 +306,9 @@ class FrameOutput:
         return scale_of_jpeg()
 
     @property
-    def quality_value(self) -> float:
+    def quality_value(self) -> int:
         """The JPEG quality."""
-        return self.quality
+        return self.quality or USUAL_QUALITY
 
     def at(self, value: float) -> FrameOutput:
         """Return the same output with another JPEG quality."""
@@ -325,15 +335,15 @@ class FrameOutput:
             "encoder": "simplejpeg",
             "codec": "jpeg",
             "container": self.store,
-            "jpeg_quality": self.quality,
-            "subsampling": self.subsampling,
+            "jpeg_quality": self.quality_value,
+            "subsampling": self.resolved_subsampling,
         }
 
     def stored_as(self) -> dict[str, object]:
         """Return every option that decides what is stored, by name."""
         if not self.is_coded:
             return {"store": self.store}
-        return {"store": self.store, "quality": self.quality, "subsampling": self.subsampling}
+        return {"store": self.store, "quality": self.quality_value, "subsampling": self.resolved_subsampling}
 
     def as_dict(self) -> dict[str, object]:
         """Return the settings of this kind of output that decide its bytes."""

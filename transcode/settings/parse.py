@@ -152,7 +152,7 @@ NTSC_RATES = {
 }
 
 
-def parse_rate(given: str | float | Fraction) -> Fraction:
+def parse_rate(given: str | float | Fraction, keyword: str = "fps") -> Fraction:
     """Return exact frames per second: `15`, `12.5`, `30000/1001`; 23.976, 29.97 and 59.94 mean N·1000/1001."""
     text = str(given)
     if text in NTSC_RATES:
@@ -161,11 +161,28 @@ def parse_rate(given: str | float | Fraction) -> Fraction:
         rate = bounded_fraction(text)
     except ValueError:
         raise SettingsError(
-            "<fps>: give a number or a fraction, such as 15, 29.97 or 30000/1001", fps=shortened(text)
+            f"<{keyword}>: give a number or a fraction, such as 15, 29.97 or 30000/1001", **{keyword: shortened(text)}
         ) from None
     if not Fraction(1, 1000) <= rate <= 1000:
-        raise SettingsError("<fps>: give a rate from 0.001 to 1000", fps=text)
+        raise SettingsError(f"<{keyword}>: give a rate from 0.001 to 1000", **{keyword: text})
     return rate
+
+
+def parse_source_rate(given: str | float | Fraction) -> Fraction:
+    """Return the exact rate of sources; see `parse_rate`."""
+    return parse_rate(given, "source_fps")
+
+
+def parse_stream(given: str | int) -> int | None:
+    """Return the number of a video stream; None for `best`."""
+    if given == "best":
+        return None
+    try:
+        return int(given)
+    except ValueError:
+        raise SettingsError(
+            "<video_stream>: give a number from 0, or best", video_stream=shortened(str(given))
+        ) from None
 
 
 def parse_size(given: str | tuple[int, int]) -> FrameSize:

@@ -18,7 +18,7 @@ from vidprep.formats.manifest import shown
 from vidprep.formats.option import Declared, Option, check_options, documented, options_of
 from vidprep.formats.storage import is_url
 from vidprep.formats.video import EncoderOptions
-from vidprep.transcode.settings.options import Limits, QualityGate, Retime, Scale, Target
+from vidprep.transcode.settings.options import Limits, QualityGate, Retime, Sampling, Scale, Target
 from vidprep.transcode.settings.output import FrameOutput, Output, VideoOutput, output_of
 from vidprep.transcode.settings.parse import parse_names, parse_rate, parse_shares, parse_size
 
@@ -219,6 +219,7 @@ class RunSettings:
         gate: Quality that an output must reach.
         limits: Limits for one source.
         target: A PSNR that decides the CRF or quality.
+        sampling: Which frames are stored; None for all.
     """
 
     output: Output = field(default_factory=VideoOutput)
@@ -238,11 +239,18 @@ class RunSettings:
         str, Option("What to do when a source is damaged or cut short.", choices=("warn", "fail"), heading="Quality")
     ] = "warn"
     target: Target | None = None
+    sampling: Sampling | None = None
 
     def __post_init__(self) -> None:
         check_options(self)
         if not isinstance(self.output, VideoOutput | FrameOutput):
             raise SettingsError(f"output is {shown(self.output)}; give a VideoOutput or a FrameOutput")
+        if self.sampling is not None and self.retime.frame_rate is not None:
+            raise SettingsError(
+                "<fps> and <sample_fps> exclude each other; give one",
+                fps=str(self.retime.frame_rate),
+                sample_fps=self.sampling.fps,
+            )
         if self.target is None:
             return
         if not self.output.has_loss:
@@ -281,6 +289,22 @@ class RunSettings:
         return replace(self, output=self.output.at(value))
 
     @property
+    def keeps_jpegs(self) -> bool:
+        """Whether JPEGs of a folder are stored as they are: no option asks for another rate, size or quality."""
+        output, scale, rate = self.output, self.scale, self.retime.frame_rate
+        return (
+            isinstance(output, FrameOutput)
+            and output.is_coded
+            and output.quality is None
+            and output.subsampling is None
+            and self.target is None
+            and scale.size is None
+            and scale.short_side is None
+            and scale.multiple_of is None
+            and rate in (None, self.retime.source_rate)
+        )
+
+    @property
     def keeps_hdr(self) -> bool:
         """Whether PQ and HLG are kept: by default with 10 bits, while they are tone-mapped for 8 bits."""
         if self.hdr is not None:
@@ -289,18 +313,24 @@ class RunSettings:
 
     def as_dict(self) -> dict[str, object]:
         """Return every setting that decides the bytes of an output, its acceptance or its place, with defaults filled in."""
-        scale = asdict(self.scale)
-        scale["size"] = str(self.scale.size) if self.scale.size else None
         rate = self.retime.frame_rate
         target = {"target": asdict(self.target)} if self.target else {}
+        reading: dict[str, object] = {}  # what few runs ask for changes no digest of the others
+        if self.retime.source_rate is not None:
+            reading |= {"source_fps": str(self.retime.source_rate), "keeps_jpegs": self.keeps_jpegs}
+        if self.retime.video_stream is not None:
+            reading["video_stream"] = self.retime.video_stream
+        if self.sampling is not None:
+            reading["sampling"] = asdict(self.sampling)
         return (
             self.output.as_dict()
             | target
+            | reading
             | {
                 "frame_rate": str(rate) if rate else None,
                 "cut_origin": self.retime.cut_origin,
                 "time_rule": TIME_RULE,
-                "scale": scale,
+                "scale": self.scale.as_dict(),
                 "gate": asdict(self.gate),
                 "hdr": "keep" if self.keeps_hdr else "sdr",
                 "audio": self.output.audio,
@@ -316,12 +346,21 @@ class RunSettings:
             scale = dict(values["scale"])
             size = scale.pop("size")
             rate = values["frame_rate"]
+            source_rate, output = values.get("source_fps"), output_of(values)
+            if values.get("keeps_jpegs") and isinstance(output, FrameOutput):
+                output = replace(output, quality=None, subsampling=None)
             return RunSettings(
-                output=output_of(values),
-                retime=Retime(parse_rate(_text(rate)) if rate else None, _text(values.get("cut_origin", "picture"))),
+                output=output,
+                retime=Retime(
+                    parse_rate(_text(rate)) if rate else None,
+                    _text(values.get("cut_origin", "picture")),
+                    parse_rate(_text(source_rate)) if source_rate else None,
+                    values.get("video_stream"),
+                ),
                 gate=QualityGate(**values["gate"]),
                 scale=Scale(**scale | {"size": parse_size(_text(size)) if size else None}),
                 target=Target(**values["target"]) if values.get("target") else None,
+                sampling=Sampling(**values["sampling"]) if values.get("sampling") else None,
                 hdr=values["hdr"],
                 on_damage=values["on_damage"],
             )
@@ -348,7 +387,7 @@ Built = TypeVar("Built")
 SOURCES = (SourceOptions,)
 SAMPLE = (*SOURCES, Retime, Scale)
 _REST = (RunSettings, Target, QualityGate, RunOptions, Limits)
-KINDS = {"transcode": (*SAMPLE, EncoderOptions, VideoOutput, *_REST), "burst": (*SAMPLE, FrameOutput, *_REST)}
+KINDS = {"transcode": (*SAMPLE, EncoderOptions, VideoOutput, *_REST), "burst": (*SAMPLE, FrameOutput, Sampling, *_REST)}
 
 
 def options_of_command(name: str) -> list[Declared]:
@@ -397,15 +436,24 @@ def build_settings(keywords: Mapping[str, Any], kind: type[Output]) -> RunSettin
             )
         target = build_options(Target, keywords)
     elif (mode := keywords.get("target_mode")) is not None:
-        usual = {"target_psnr": 40.0}
-        if build_options(Target, usual | {"target_mode": mode}) != build_options(Target, usual):
+        at_40 = {"target_psnr": 40.0}
+        if build_options(Target, at_40 | {"target_mode": mode}) != build_options(Target, at_40):
             raise SettingsError("<target_mode> needs <target_psnr>", target_mode=mode, target_psnr=40)
+    sampling = None
+    if keywords.get("sample_fps") is not None:
+        sampling = build_options(Sampling, keywords)
+    else:
+        usual = Sampling(1.0)
+        for name, least in (("sample_max", usual.max_frames), ("sample_min", usual.min_frames)):
+            if keywords.get(name, least) != least:
+                raise SettingsError(f"<{name}> needs <sample_fps>", **{name: keywords[name], "sample_fps": 2})
     more = {"encoder": build_options(EncoderOptions, keywords)} if kind is VideoOutput else {}
     return build_options(
         RunSettings,
         keywords,
         output=build_options(kind, keywords, **more),
         target=target,
+        sampling=sampling,
         retime=build_options(Retime, keywords),
         scale=build_scale(keywords),
         gate=build_options(QualityGate, keywords),

@@ -11,6 +11,7 @@ from .scratch import (
     current_state as current_state,
     fetch as fetch,
     present as present,
+    remarks_on_pictures as remarks_on_pictures,
     remote_folder as remote_folder,
     scratch_folder as scratch_folder,
 )

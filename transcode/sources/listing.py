@@ -21,8 +21,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vidprep.formats.errors import SettingsError, SourceError
+from vidprep.formats.errors import ReadError, SettingsError, SourceError, count_of
 from vidprep.formats.model import SourceState
+from vidprep.formats.pictures import is_numbered_picture, series_of
 from vidprep.transcode.sources.outputs import STATE_DIR, check_outputs
 from vidprep.transcode.sources.robot import episode_table, is_robot_dataset
 from vidprep.transcode.sources.scratch import list_remote
@@ -116,6 +117,8 @@ def _groups(
     return [repr(value) if value is not None else f"alone {unit.id}" for value, unit in zip(values, units, strict=True)]
 
 
+PICTURE = "a numbered picture, which --source-fps would take"
+PICTURE_BESIDE = "a numbered picture beside videos"
 NOT_LISTED = "folder cannot be listed"
 
 
@@ -125,9 +128,13 @@ def walk(search: SourceSearch, root: str) -> None:
     stack = [(root, "", frozenset([identity_of(os.stat(root))]))]
     while stack:
         folder, prefix, above = stack.pop()
+        pictures: list[os.DirEntry[str]] = []
+        num_units = len(search.units)
         for entry in _entries(search, folder, is_root=not prefix):
             relative = prefix + entry.name
-            if reason := _why_ignored(search, entry, relative, above):
+            if is_numbered_picture(entry.name) and _is_still(entry):
+                pictures.append(entry)
+            elif reason := _why_ignored(search, entry, relative, above):
                 search.ignored.append((entry.path, reason))
             elif fault := _fault_of_entry(entry):
                 if not isinstance(fault, MissingFile):
@@ -139,6 +146,39 @@ def walk(search: SourceSearch, root: str) -> None:
             else:
                 search.add(search.id_of(relative), entry.path, SourceState.of(entry.stat()))
             search.count()
+        if pictures:
+            _add_pictures(search, folder, prefix.rstrip("/"), pictures, has_videos=len(search.units) > num_units)
+
+
+def _is_still(entry: os.DirEntry[str]) -> bool:
+    """Return whether the entry of a numbered picture is a file, and no animation."""
+    try:
+        return entry.is_file() and not (entry.name.lower().endswith(".webp") and is_animated(entry.path))
+    except OSError:
+        return False
+
+
+def _add_pictures(
+    search: SourceSearch, folder: str, relative: str, pictures: list[os.DirEntry[str]], *, has_videos: bool
+) -> None:
+    """Add the numbered pictures of a folder as one video, or to the files that are ignored."""
+    if not search.takes_pictures or has_videos:
+        why = PICTURE_BESIDE if search.takes_pictures else PICTURE
+        search.ignored += [(entry.path, why) for entry in pictures]
+        return
+    name = os.path.basename(folder)
+    if reason := search.why_left_out(relative or name, name):
+        search.ignored.append((folder, reason))
+        return
+    try:
+        found = series_of(folder, [(entry.name, SourceState.of(entry.stat())) for entry in pictures])
+    except (ReadError, OSError) as error:
+        search.problems.append((folder, error.message if isinstance(error, ReadError) else str(error)))
+        return
+    if storable(folder) != folder:
+        search.problems.append((folder, "its name is not valid UTF-8, which a manifest cannot hold; rename it"))
+        return
+    search.add_series(relative or name, folder, found)
 
 
 def _check_no_destination(folder: str, advice: str) -> None:
@@ -212,6 +252,7 @@ def find_sources(
     split_seed: int = 0,
     keep_source_suffix: bool = False,
     extension: str = "mp4",
+    takes_pictures: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> SourceList:
     """Return the units of a folder, a file, or a table (.csv, .tsv, .parquet, .jsonl, or in memory: Arrow, pandas,
@@ -231,6 +272,7 @@ def find_sources(
         split_seed: Seed of the splits.
         keep_source_suffix: Name outputs x.avi.mp4.
         extension: Extension of the outputs.
+        takes_pictures: Whether a folder of numbered pictures is a video.
         progress: Called with the number of files or rows so far, every 10,000.
 
     Raises:
@@ -241,7 +283,9 @@ def find_sources(
         raise SettingsError("<limit>: give 1 or more", limit=limit)
     into = os.path.join(destination if isinstance(destination, str) else os.path.realpath(destination), "")
     there = identity_of(os.stat(into)) if isinstance(destination, Path) and os.path.isdir(into) else None
-    search = SourceSearch(into, there, _globs(include), _globs(exclude), keep_source_suffix, progress)
+    search = SourceSearch(
+        into, there, _globs(include), _globs(exclude), keep_source_suffix, progress, takes_pictures=takes_pictures
+    )
     narrowed = (("--limit", limit), ("--include", include), ("--exclude", exclude))
     search.why_partial = next((f"{name} leaves out some" for name, value in narrowed if value), None)
     finish = partial(
@@ -358,6 +402,11 @@ def _nothing_found(ignored: list[tuple[str, str]]) -> str:
         counts = Counter(os.path.splitext(path)[1].lower() or "none" for path in left_out)
         there = ", ".join(f"{one_line(suffix)} ({count})" for suffix, count in counts.most_common(10))
         return f"no video left: --include and --exclude, globs such as '*.mp4', leave out all files: {there}"
+    if pictures := {os.path.dirname(path) for path, reason in ignored if reason == PICTURE}:
+        return (
+            f"no video found, but numbered pictures in {count_of(len(pictures), 'folder')}; --source-fps R makes a video of each "
+            "folder, at R pictures a second"
+        )
     unknown = [path for path, reason in ignored if reason == "unknown extension"]
     suffixes = Counter(os.path.splitext(path)[1].lower() or "none" for path in unknown)
     seen = ", ".join(f"{one_line(suffix)} ({count})" for suffix, count in suffixes.most_common(10))

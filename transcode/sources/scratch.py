@@ -15,12 +15,23 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from vidprep.formats.errors import DiskFullError, ReadError, SourceError, StorageError, StoreError, VidprepError
+from vidprep.formats.errors import (
+    DiskFullError,
+    ReadError,
+    SettingsError,
+    SourceError,
+    StorageError,
+    StoreError,
+    VidprepError,
+)
+from vidprep.formats.manifest import Remark
 from vidprep.formats.model import SourceState
+from vidprep.formats.pictures import list_pictures
 from vidprep.formats.processes import ProcessId
 from vidprep.formats.storage import ObjectStorage, is_url, read_json, split_url
 from vidprep.transcode.sources.outputs import STATE_DIR
@@ -105,18 +116,27 @@ def _why_ignored(search: SourceSearch, path: str, relative: str) -> str | None:
     return search.why_left_out(relative, name)
 
 
-def fetch(unit: Unit, path: Path) -> None:
+def fetch(unit: Unit, path: Path, source_rate: Fraction | None = None) -> None:
     """Copy a source to `path`, as it was when it was listed.
+
+    Args:
+        unit: The source.
+        path: The file to write.
+        source_rate: Pictures a second of a folder of numbered pictures.
 
     Raises:
         ReadError: It was deleted or changed since.
         StorageError: It cannot be fetched.
         DiskFullError: The disk is full.
     """
-    url, name = split_url(unit.path)
-    folder, disk = remote_folder(url), os.statvfs(path.parent)
+    disk = os.statvfs(path.parent)
     if disk.f_bavail * disk.f_frsize < unit.size_bytes:
         raise DiskFullError(f"{unit.size_bytes} bytes are to be fetched, {path.parent} has room for less")
+    if unit.is_series:
+        _join_pictures(unit, path, source_rate)
+        return
+    url, name = split_url(unit.path)
+    folder = remote_folder(url)
     try:
         folder.fetch(name, path)
         now = folder.file(name)
@@ -125,6 +145,27 @@ def fetch(unit: Unit, path: Path) -> None:
     if now is None or now.state != unit.state or path.stat().st_size != unit.size_bytes:
         raise ReadError("changed since it was listed; run again when it is complete", path=unit.path, stage="storage")
     os.utime(path, ns=(unit.mtime_ns, unit.mtime_ns))
+
+
+def _join_pictures(unit: Unit, path: Path, source_rate: Fraction | None) -> None:
+    from vidprep.formats.video import join_pictures  # PyAV
+
+    if source_rate is None:
+        raise SettingsError("<source_fps>: a folder of pictures needs it; give the pictures a second", source_fps=25)
+    pictures = list_pictures(unit.path)
+    if pictures.state == unit.state:
+        join_pictures(pictures, source_rate, path)
+    if pictures.state != unit.state or list_pictures(unit.path).state != unit.state:
+        raise ReadError("changed since it was listed; run again when it is complete", path=unit.path, stage="storage")
+
+
+def remarks_on_pictures(unit: Unit) -> list[Remark]:
+    """Return a remark if numbers are missing in a folder of pictures."""
+    try:
+        gaps = list_pictures(unit.path).gaps
+    except ReadError:
+        return []
+    return [Remark("pictures_missing", gaps)] if gaps else []
 
 
 @lru_cache(maxsize=64)
@@ -140,8 +181,10 @@ def current_state(path: str) -> SourceState | None:
             folder, name = split_url(path)
             file = ObjectStorage(folder).file(name)
             return file.state if file else None
+        if os.path.isdir(path):  # noqa: PTH112
+            return list_pictures(path).state
         return SourceState.of(os.stat(path))  # noqa: PTH116
-    except OSError:
+    except (OSError, ReadError):
         return None
 
 
@@ -276,18 +319,18 @@ def _empty(path: Path, offset: int, size: int) -> None:
 
 
 @contextmanager
-def as_file(unit: Unit) -> Iterator[Unit]:
-    """Return the unit itself, or one with a copy of its source under TMPDIR.
+def as_file(unit: Unit, source_rate: Fraction | None) -> Iterator[Unit]:
+    """Return the unit itself, or one with a copy of its source under TMPDIR; see `fetch`.
 
     Raises:
         ReadError: The source was deleted or changed.
         DiskFullError: The disk is full.
         StorageError: It cannot be fetched.
     """
-    if not is_url(unit.path):
+    if not unit.is_copied:
         yield unit
         return
     with scratch_folder() as folder:
-        copy = folder / f"source{PurePosixPath(unit.path).suffix}"
-        fetch(unit, copy)
+        copy = folder / f"source{unit.copy_suffix}"
+        fetch(unit, copy, source_rate)
         yield replace(unit, path=str(copy))

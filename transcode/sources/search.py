@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from vidprep.formats.model import WHOLE, Cut, SourceState
+from vidprep.formats.pictures import PictureSeries
 from vidprep.transcode.sources.tables import SourceTable, storable
 from vidprep.transcode.sources.unit import Unit
 
@@ -37,6 +38,7 @@ class SourceSearch:
         asked: Row number and unit of a problem, by its index in `problems`
         table: The table of the sources
         why_partial: See `SourceList`
+        takes_pictures: Whether a folder of numbered pictures is a source
     """
 
     destination: str
@@ -53,6 +55,7 @@ class SourceSearch:
     asked: dict[int, tuple[int, Unit]] = field(default_factory=dict)
     table: SourceTable | None = None
     why_partial: str | None = None
+    takes_pictures: bool = False
 
     def count(self) -> None:
         self.seen += 1
@@ -81,6 +84,9 @@ class SourceSearch:
     def add(self, name: str, path: str, state: SourceState, cut: Cut = WHOLE, row: int = -1) -> None:
         self.units.append(Unit(name, path, *state, cut, row=row))
 
+    def add_series(self, name: str, path: str, pictures: PictureSeries, cut: Cut = WHOLE, row: int = -1) -> None:
+        self.units.append(Unit(name, path, *pictures.state, cut, row=row, is_series=True))
+
     def refuse(self, number: int, unit: Unit, reason: str) -> None:
         """Record that a row of a table cannot be started.
 
@@ -98,7 +104,9 @@ def fault_of_file(path: str, status: os.stat_result) -> str | None:
     if storable(path) != path:
         return "its name is not valid UTF-8, which a manifest cannot hold; rename it"
     if not stat.S_ISREG(status.st_mode):
-        kinds = {stat.S_IFDIR: "folder", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
+        kinds = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
+        if stat.S_ISDIR(status.st_mode):
+            return "a folder; --source-fps R takes a folder of numbered pictures as a video"
         return f"not a regular file: a {kinds.get(stat.S_IFMT(status.st_mode), 'device')}"
     return None if os.access(path, os.R_OK) else "cannot be read: no permission"
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from vidprep.formats.errors import SourceError, StorageError, count_of
+from vidprep.formats.errors import ReadError, SourceError, StorageError, count_of
 from vidprep.formats.model import Cut, SourceState
+from vidprep.formats.pictures import PictureSeries, list_pictures
 from vidprep.formats.storage import check_no_password, is_url
 from vidprep.transcode.sources.outputs import IN_SHARDS, fault_of_output
 from vidprep.transcode.sources.scratch import RemoteFiles
@@ -50,6 +52,7 @@ OTHER_UNITS = {
 }
 FILLERS = {"clip", "video", "segment", "cut", "action", "event", "in", "at", "index", "idx"}
 PLACES = ("start", "end", "duration", "start_frame", "end_frame")
+STREAM = "video_stream"
 TIMECODE = re.compile(r"(?:(\d{1,9}):)?([0-5]?\d):([0-5]?\d(?:\.\d{1,30})?)")
 MOST_FRAMES = 2**31 - 1
 
@@ -74,22 +77,25 @@ def _place_of(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class CutColumns:
-    """Names of the columns with the start and end of a cut; None if the table has none."""
+    """Names of the columns with the start, end and video stream of a cut; None if the table has none."""
 
     start: str | None = None
     end: str | None = None
     duration: str | None = None
     start_frame: str | None = None
     end_frame: str | None = None
+    video_stream: str | None = None
 
     @property
     def names(self) -> set[str]:
         """Names of the columns that are not labels."""
-        return {name for place in PLACES if (name := getattr(self, place)) is not None}
+        return {name for place in (*PLACES, STREAM) if (name := getattr(self, place)) is not None}
 
     def cuts(self, table: SourceTable) -> Iterator[tuple[Any, ...]]:
         """Yield the cells of each row, for `cut`."""
-        columns = [None if (name := getattr(self, place)) is None else table.values(name) for place in PLACES]
+        columns = [
+            None if (name := getattr(self, place)) is None else table.values(name) for place in (*PLACES, STREAM)
+        ]
         for number in range(table.num_rows):
             yield tuple(None if column is None else column[number] for column in columns)
 
@@ -99,8 +105,9 @@ class CutColumns:
             seconds_of(getattr(self, place) or place, value) for place, value in zip(PLACES, cells[:3], strict=False)
         )
         first, last = (
-            _frame_of(getattr(self, place) or place, value) for place, value in zip(PLACES[3:], cells[3:], strict=True)
+            _frame_of(getattr(self, place) or place, value) for place, value in zip(PLACES[3:], cells[3:5], strict=True)
         )
+        stream = _number_of(STREAM, cells[5], "a video stream, from 0; or leave it empty")
         has_seconds = not (start is None and end is None)
         if has_seconds and not (first is None and last is None):
             raise ValueError(
@@ -116,7 +123,7 @@ class CutColumns:
             raise ValueError(
                 f"start_frame {first or 0} is not before end_frame {last}; a cut is [start_frame, end_frame)"
             )
-        return Cut(start, end, first, last)
+        return Cut(start, end, first, last, stream)
 
 
 def _named(*names: str | None) -> str:
@@ -164,6 +171,8 @@ def cut_columns(names: Iterable[str], path: str) -> CutColumns:
                 path=path,
             )
         chosen[place] = place if place in several else several[0]
+    if STREAM in names:
+        chosen[STREAM] = STREAM
     return CutColumns(**chosen)
 
 
@@ -185,13 +194,17 @@ def seconds_of(name: str, value: object) -> float | None:
 
 
 def _frame_of(name: str, value: object) -> int | None:
-    if value is None:
+    return _number_of(name, value, "a frame of the source, from 0")
+
+
+def _number_of(name: str, value: object, meaning: str) -> int | None:
+    if value is None or (name == STREAM and value == "best"):
         return None
     with suppress(ValueError, OverflowError):
         number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else -1.0
         if 0 <= number <= MOST_FRAMES and number.is_integer() and "_" not in str(value):
             return int(number)
-    raise ValueError(f"{one_line(name)} is {value!r}; give the number of a frame of the source, from 0")
+    raise ValueError(f"{one_line(name)} is {value!r}; give the number of {meaning}")
 
 
 FAULTS_SHOWN = 20
@@ -345,23 +358,33 @@ def _add_row(
         else:
             search.add(unit_id, path, state, cut, number)
         return
+    pictures: PictureSeries | None = None
     try:
         status = os.stat(path)
-        fault = fault_of_file(path, status)
+        if search.takes_pictures and stat.S_ISDIR(status.st_mode) and storable(path) == path:
+            pictures, fault = list_pictures(path), None
+        else:
+            fault = fault_of_file(path, status)
+    except ReadError as error:
+        fault = error.message
     except OSError as error:
         fault = why_not(error, is_link=os.path.islink(path))
     if fault:
         search.refuse(number + 1, Unit(unit_id, path, 0, 0, cut, row=number), where + fault)
     elif search.in_destination(path if os.path.islink(path) else os.path.dirname(path)):
         raise ValueError(f"{one_line(path)} is inside the destination; give a destination outside of the sources")
+    elif pictures is not None:
+        search.add_series(unit_id, path, pictures, cut, number)
     else:
         search.add(unit_id, path, SourceState.of(status), cut, number)
 
 
 def _id_of_cut(unit_id: str, cut: Cut) -> str:
-    """Return the id of a cut: times in milliseconds, of the decimal number as written, halves rounded up (1.0005 is 1001);
-    or frames.
+    """Return the id of a cut: its stream, if it names one; then times in milliseconds, of the decimal number as written,
+    halves rounded up (1.0005 is 1001), or frames.
     """
+    if cut.video_stream is not None:
+        unit_id, cut = f"{unit_id}_stream{cut.video_stream}", replace(cut, video_stream=None)
     if not cut:
         return unit_id
     if cut.start_frame is not None or cut.end_frame is not None:

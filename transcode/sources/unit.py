@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from vidprep.formats.model import WHOLE, Cut, SourceState
+from vidprep.formats.storage import is_url
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest import Labels
@@ -173,6 +176,7 @@ class Unit:
             (`--cut-origin`)
         sharers: Number of units of the same source, including this one
         row: Number of its row in the table, from 0; -1 if there is no table
+        is_series: Whether its source is a folder of numbered pictures, or the copy of one in a file
     """
 
     id: str
@@ -182,6 +186,17 @@ class Unit:
     cut: Cut = WHOLE
     sharers: int = 1
     row: int = -1
+    is_series: bool = False
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether a local file is made of its source before it is read: it is behind a URL, or a folder."""
+        return is_url(self.path) or (self.is_series and os.path.isdir(self.path))  # noqa: PTH112
+
+    @property
+    def copy_suffix(self) -> str:
+        """Suffix of that file."""
+        return ".mov" if self.is_series else PurePosixPath(self.path).suffix
 
     @property
     def state(self) -> SourceState:

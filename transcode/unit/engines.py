@@ -24,6 +24,7 @@ from vidprep.transcode.media import (
     encode_and_measure,
     ffmpeg_version,
     measure_file,
+    open_source,
     run_ffmpeg,
     why_not_ffmpeg,
 )
@@ -79,9 +80,10 @@ def engine_of(job: Job) -> Engine:
 
 
 def store_frame_by_frame(job: Job, stream: FrameStream, context: Context) -> Outcome:
-    from vidprep.transcode.media import store_frames
+    from vidprep.transcode.media import own_jpegs, store_frames
 
-    stored = store_frames(job.settings, Path(job.partial), stream, context.cores)
+    own = own_jpegs(job.settings, stream, job.unit.path, is_series=job.unit.is_series)
+    stored = store_frames(job.settings, Path(job.partial), stream, context.cores, own)
     times = FileTimes(stream.output.time_base, list(stored.pts))
     return _outcome(stream, stored, times, "same pass")
 
@@ -118,7 +120,8 @@ def encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context) -> Outcome
     """Encode by an ffmpeg command. Frames are decoded a second time here, to measure the result."""
     unit, settings, output, facts = job.unit, job.settings, stream.output, stream.facts
     partial = Path(job.partial)
-    check_claims(unit.path, settings, stream.window, stream.clock, context.on_progress)
+    with open_source(unit.path, settings, unit.cut) as again:
+        check_claims(again, settings, stream.window, stream.clock, context.on_progress)
     command = build_command(job.ffmpeg, unit.path, partial, stream, settings)
     try:
         run_ffmpeg(command, unit.path)

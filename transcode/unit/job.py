@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from vidprep.formats.errors import DiskFullError, ReadError, VidprepError
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.model import SourceState
-from vidprep.formats.storage import is_disk_full, is_out_of_memory, is_url
+from vidprep.formats.storage import is_disk_full, is_out_of_memory
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import Unit
 
@@ -213,8 +213,8 @@ class Job:
 
     @property
     def copied_source(self) -> str:
-        """Local path of a source behind a URL. All segments share one copy."""
-        return f"{self.whole_partial}.source{Path(self.unit.path).suffix}"
+        """Local path of the copy of a source that is not a local file. All segments share one copy."""
+        return f"{self.whole_partial}.source{self.unit.copy_suffix}"
 
     def for_segment(self, segment: Segment) -> SegmentJob:
         """Return the job for a segment of this video."""
@@ -277,6 +277,7 @@ def new_row(job: Job) -> ManifestRow:
         end_seconds=unit.cut.end_seconds,
         start_frame=unit.cut.start_frame,
         end_frame=unit.cut.end_frame,
+        video_stream=unit.cut.video_stream,
         attempts=min(job.attempt, ATTEMPTS_MAX),
         source_size_bytes=unit.size_bytes,
         source_mtime_ns=unit.mtime_ns,
@@ -289,7 +290,7 @@ def new_row(job: Job) -> ManifestRow:
 
 def discard(job: Job) -> None:
     """Remove the files of a job, including segments that it should join."""
-    copied = [job.copied_source] if is_url(job.unit.path) and not isinstance(job, SegmentJob) else []
+    copied = [job.copied_source] if job.unit.is_copied and not isinstance(job, SegmentJob) else []
     segments = [made.path for made in job.segments] if isinstance(job, JoinJob) else []
     for path in (job.partial, job.best, *copied, *segments):
         Path(path).unlink(missing_ok=True)

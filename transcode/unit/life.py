@@ -19,7 +19,15 @@ from vidprep.formats.model import SourceState, VideoInfo
 from vidprep.formats.moments import MILLISECOND
 from vidprep.formats.storage import cpu_seconds, sampled_digest
 from vidprep.formats.video import Source
-from vidprep.transcode.media import AudioTrack, FrameStream, encode_and_measure, encoder_version, timing_of
+from vidprep.transcode.media import (
+    AudioTrack,
+    FrameStream,
+    encode_and_measure,
+    encoder_version,
+    open_source,
+    sampled_frames,
+    timing_of,
+)
 from vidprep.transcode.settings import RunSettings, Target
 from vidprep.transcode.unit.engines import Outcome, engine_of
 from vidprep.transcode.unit.job import (
@@ -86,12 +94,15 @@ def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
     before = row.source_size_bytes, row.source_mtime_ns = _state_of(unit.path)
     begun = job.segments[0].source_state if isinstance(job, JoinJob) else before
     row.source_digest = sampled_digest(Path(unit.path))
-    with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
+    with open_source(unit.path, settings, unit.cut) as source:
         context.on_progress()
         if (seconds := _segment_seconds(job, source.info)) is not None:
             return _split(job, source, seconds)
-        describe_header(row, source.info)
-        stream = FrameStream(source, settings, timing_of(source, settings, unit.cut), on_progress=context.on_progress)
+        is_chosen = (unit.cut.video_stream, settings.retime.video_stream) != (None, None)
+        describe_header(row, source.info, is_chosen=is_chosen)
+        only = sampled_frames(source, settings, unit.cut, context.on_progress)
+        timing = timing_of(source, settings, unit.cut)
+        stream = FrameStream(source, settings, timing, only=only, on_progress=context.on_progress)
         describe_picture(row, stream, source.coded_size)
         row.encoder_version = encoder_version(settings, job.ffmpeg)
         made = engine_of(job)(job, stream, context)
@@ -194,7 +205,7 @@ def _make_segment(job: SegmentJob, context: Context) -> MadeSegment:
     settings = replace(job.settings, output=output)
     before = _state_of(unit.path)
     started, cpu_started = time.perf_counter(), cpu_seconds()
-    with Source(unit.path, max_pixels=settings.limits.max_pixels) as source:
+    with open_source(unit.path, settings, unit.cut) as source:
         context.on_progress()
         stream = FrameStream(
             source,

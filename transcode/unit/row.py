@@ -18,13 +18,15 @@ GAP_STEPS = Fraction(5, 2)
 MIN_STEP_SECONDS = Fraction(1, 1000)
 
 
-def describe_header(row: ManifestRow, info: VideoInfo) -> None:
+def describe_header(row: ManifestRow, info: VideoInfo, *, is_chosen: bool) -> None:
+    """Fill the columns that the header tells; `is_chosen`: a video stream was asked for."""
     row.source_codec = info.codec
     row.source_width, row.source_height = info.width, info.height
-    if info.num_video_streams > 1:
+    if info.num_video_streams > 1 and not is_chosen:
         row.warn(
             Remark(
-                "several_streams", f"holds {info.num_video_streams} video streams; stream {info.stream_index} was taken"
+                "several_streams",
+                f"holds {info.num_video_streams} video streams; stream {info.stream_index} was taken (--video-stream takes another)",
             )
         )
 
@@ -69,7 +71,8 @@ def describe_frames(row: ManifestRow, made: Outcome, stream: FrameStream) -> Non
     row.source_time_base_num, row.source_time_base_den = base.numerator, base.denominator
     if output.frame_rate or facts.opening or facts.stamps_nudged or facts.stamps_spaced or facts.stamps_crowded:
         row.source_pts = made.source_pts
-    rate = output.frame_rate or _constant_rate(facts, info)
+    is_sampled = len(indexes) < facts.num_frames and output.frame_rate is None
+    rate = output.frame_rate or (None if is_sampled else _constant_rate(facts, info))
     if rate is not None:
         row.frame_rate_num, row.frame_rate_den = rate.numerator, rate.denominator
     row.duration_seconds = float(len(indexes) / output.frame_rate) if output.frame_rate else float(duration)
@@ -123,7 +126,14 @@ def remarks(made: Outcome, stream: FrameStream) -> list[Remark]:
                 f"time jumped back {count_of(facts.stamps_joined, 'time')}; joined where it left off",
             )
         )
-    if facts.stamps_guessed:
+    if stream.info.rate_origin == "guessed":
+        warnings.append(
+            Remark(
+                "rate_guessed",
+                f"a raw stream that tells no frame rate; {stream.info.frame_rate} a second were assumed (--source-fps gives another)",
+            )
+        )
+    elif facts.stamps_guessed and stream.info.rate_origin != "given":
         warnings.append(
             Remark(
                 "timestamps_guessed",
@@ -178,6 +188,8 @@ def describe_output(row: ManifestRow, made: Outcome, output: OutputFormat, parti
         row.keyframes = list(measured.keyframes)
     else:
         row.frame_sizes, row.frame_crc32 = list(measured.sizes), list(measured.crc32)
+        if measured.num_kept == measured.num_frames:
+            row.encoder, row.jpeg_quality, row.subsampling = "copy", None, None
     row.psnr_y_db, row.psnr_yuv_db = quality.psnr_y_db, quality.psnr_yuv_db
     row.psnr_y_p1_db, row.psnr_y_min_db = quality.psnr_y_p1_db, quality.psnr_y_min_db
     row.worst_frame, row.ssim = quality.worst_frame, quality.ssim

@@ -27,8 +27,8 @@ from vidprep.formats.errors import (
 )
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.processes import CORES, MEMORY, WORK, DiedError, Process, memory_of_each
-from vidprep.formats.storage import is_disk_full, is_url, split_url
-from vidprep.transcode.sources import fetch, remote_folder
+from vidprep.formats.storage import is_disk_full, split_url
+from vidprep.transcode.sources import fetch, remarks_on_pictures, remote_folder
 from vidprep.transcode.unit import (
     Context,
     Job,
@@ -53,14 +53,17 @@ def staged(job: Job, make: Callable[[Job], JobResult]) -> JobResult:
     is_needed_again = isinstance(job, SegmentJob)
     is_shared = isinstance(job, SegmentJob | JoinJob)
     try:
-        if is_url(job.unit.path):
+        if job.unit.is_copied:
             local = replace(job, unit=replace(job.unit, path=str(source)))
             if not (is_shared and source.exists()):
-                fetch(job.unit, source)
+                fetch(job.unit, source, job.settings.retime.source_rate)
         made = make(local)
         is_needed_again = is_needed_again or isinstance(made, Split)
         if isinstance(made, ManifestRow):
             made.source = job.unit.path
+            if job.unit.is_series:
+                made.source_size_bytes, made.source_mtime_ns = job.unit.state
+                made.warn(*remarks_on_pictures(job.unit))
             if made.ok and job.upload is not None:
                 _put(Path(job.partial), job.upload)
                 discard(job)
@@ -248,7 +251,7 @@ def make_alone(child: Child, job: Job) -> JobResult:
 
 
 def _made_with(do: Callable[[Child, Job], JobResult], child: Child, job: Job) -> JobResult:
-    if job.upload is None and not is_url(job.unit.path):
+    if job.upload is None and not job.unit.is_copied:
         return classify_fault(job, do(child, job))
     return classify_fault(job, staged(job, partial(do, child)))
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from vidprep.formats.errors import CrashedError, DeadlineError, WorkerError
-from vidprep.formats.storage import is_url
 from vidprep.transcode.sources import scratch_folder
 from vidprep.transcode.unit import Job, JobNotDone, JobResult
 from vidprep.transcode.workers.child import Child, Interrupted, make, make_alone, stops_the_run
@@ -73,7 +72,7 @@ def _work(job: Job, scratch: Path | None) -> JobResult:
     folder = scratch or Path(job.partial).parent
     own = folder / f"{uuid.uuid4().hex}-{Path(job.partial).name}"
     try:
-        do = make if scratch is None and not is_url(job.unit.path) else make_alone
+        do = make if scratch is None and not job.unit.is_copied else make_alone
         made = do(child, replace(job, partial=str(own)))
         if scratch is None and own.exists():
             own.replace(job.partial)

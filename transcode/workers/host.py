@@ -75,7 +75,7 @@ def expected_of_hosts(
     """Write a token into the destination, yield what hosts must see and have, and remove it. Raises DestinationError."""
     token, scratch_bytes = uuid.uuid4().hex, 0
     if is_url(state):
-        staged = (unit.size_bytes for unit in units if is_url(unit.path))
+        staged = (unit.size_bytes for unit in units if unit.is_copied)
         scratch_bytes = max(MIN_SCRATCH_BYTES, 2 * max(staged, default=0))
     try:
         storage_of(state).write(TOKEN_NAME, token.encode())

@@ -106,7 +106,7 @@ def test_a_folder_of_pictures_names_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "0001.jpg").write_bytes(encoded("JPEG"))
     said = transcode(tmp_path / "src", tmp_path / "dst").err
-    assert "unknown extensions: .jpg (1); a table can name videos of any extension" in said
+    assert "numbered pictures in 1 folder; --source-fps R makes a video of each folder" in said
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from vidprep.formats.manifest.row import ManifestRow, checked
 from vidprep.formats.model import FrameSize, rescale, round_half_away
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode import bench, sweep, validate
-from vidprep.transcode.settings.options import Limits, QualityGate, Retime, Scale, Target
+from vidprep.transcode.settings.options import Limits, QualityGate, Retime, Sampling, Scale, Target
 from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.parse import parse_rate, parse_size
 from vidprep.transcode.settings.run import RunSettings, build_settings
@@ -64,6 +64,15 @@ def test_invalid_sizes_are_refused(text):
         (lambda: Scale(short_side=241), "even"),
         (lambda: Scale(size=FrameSize(224, 3)), "even"),
         (lambda: Scale(size=FrameSize(16386, 2)), "16384"),
+        (lambda: Scale(short_side=240, multiple_of=28), "exclude each other"),
+        (lambda: Scale(multiple_of=27), "even"),
+        (lambda: Scale(max_area=10_000), "needs multiple_of"),
+        (lambda: Scale(multiple_of=28, max_area=10_000), "over max_area"),
+        (lambda: Sampling(0.0), "above 0"),
+        (lambda: Sampling(2.0, max_frames=5, min_frames=5), "below sample_min"),
+        (lambda: RunSettings(retime=Retime(Fraction(5)), sampling=Sampling(2.0)), "exclude each other"),
+        (lambda: Retime(source_rate=Fraction(1, 3**30)), "too long"),
+        (lambda: Retime(video_stream=-1), "give 0 or more"),
         (lambda: Scale(fit="fill"), "pad, crop, stretch"),
         (lambda: Scale(scaler="nearest"), "bicubic, bilinear, area, lanczos"),
         (lambda: QualityGate(min_psnr_db=0), "above 0"),
@@ -98,6 +107,17 @@ CHANGES: dict[str, RunSettings] = {
     "encoder": RunSettings(VideoOutput(EncoderOptions(encoder="h264_nvenc"), engine="ffmpeg")),
     "frame_rate": replace(PLAIN, retime=Retime(Fraction(15))),
     "cut_origin": replace(PLAIN, retime=Retime(cut_origin="container")),
+    "source_rate": replace(PLAIN, retime=Retime(source_rate=Fraction(12))),
+    "video_stream": replace(PLAIN, retime=Retime(video_stream=1)),
+    "kept_jpegs": RunSettings(FrameOutput(), retime=Retime(source_rate=Fraction(12))),
+    "coded_jpegs": RunSettings(FrameOutput(quality=90), retime=Retime(source_rate=Fraction(12))),
+    "sampling": RunSettings(FrameOutput(), sampling=Sampling(2.0)),
+    "fps": RunSettings(FrameOutput(), sampling=Sampling(1.0)),
+    "max_frames": RunSettings(FrameOutput(), sampling=Sampling(2.0, max_frames=64)),
+    "min_frames": RunSettings(FrameOutput(), sampling=Sampling(2.0, min_frames=8)),
+    "multiple_of": replace(PLAIN, scale=Scale(multiple_of=28)),
+    "max_area": replace(PLAIN, scale=Scale(multiple_of=28, max_area=500_000)),
+    "min_area": replace(PLAIN, scale=Scale(multiple_of=28, min_area=4)),
     "short_side": replace(PLAIN, scale=Scale(short_side=240)),
     "size": replace(PLAIN, scale=Scale(size=FrameSize(224, 224))),
     "fit": replace(PLAIN, scale=Scale(fit="crop")),
@@ -128,12 +148,12 @@ def test_every_setting_that_decides_an_output_changes_the_digest():
 def test_no_setting_is_forgotten_by_the_test_above():
     every = {
         field.name
-        for kind in (EncoderOptions, Retime, Scale, QualityGate, VideoOutput, FrameOutput, Target)
+        for kind in (EncoderOptions, Retime, Scale, QualityGate, VideoOutput, FrameOutput, Target, Sampling)
         for field in fields(kind)
     }
     every |= {field.name for field in fields(RunSettings)}
     every -= {"output", "retime", "scale", "gate", "limits", "shard_bytes"}
-    assert every - {"encoder"} == CHANGES.keys() - {"encoder", "frames"}
+    assert every - {"encoder"} == CHANGES.keys() - {"encoder", "frames", "kept_jpegs", "coded_jpegs"}
 
 
 def test_limits_are_no_part_of_the_digest():

@@ -18,6 +18,8 @@ NO_PATHS = {
     "include",
     "exclude",
     "fps",
+    "source_fps",
+    "video_stream",
     "size",
     "encoder",
     "preset",

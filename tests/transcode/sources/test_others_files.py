@@ -41,6 +41,7 @@ CUTS = {
     "start_seconds",
     "end_seconds",
     "start_frame",
+    "video_stream",
     "end_frame",
     "duration_seconds",
 }  # which say where a cut is, in a table too

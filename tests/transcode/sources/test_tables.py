@@ -128,7 +128,7 @@ def test_rows_that_name_no_readable_file_are_problems_not_the_end(src: Path, dst
     assert dict(found.problems) == {
         f"{src}/gone.mp4": f"t{suffix} row 2: no such file or folder",
         f"{src}/fifo.mp4": f"t{suffix} row 3: not a regular file: a FIFO",
-        f"{src}": f"t{suffix} row 4: not a regular file: a folder",
+        f"{src}": f"t{suffix} row 4: a folder; --source-fps R takes a folder of numbered pictures as a video",
         f"{src}/link.mp4": f"t{suffix} row 5: broken link: no such file or folder",
         f"{src}/x.mp4/y.mp4": f"t{suffix} row 6: no such file or folder",
     }

@@ -1,0 +1,117 @@
+"""A folder of numbered pictures is one video: which files belong to it, in which order. Opens no picture."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import pairwise
+
+from vidprep.formats.errors import ReadError
+from vidprep.formats.model import SourceState
+
+PICTURE_EXTENSIONS = frozenset(("jpg", "jpeg", "png", "bmp", "tif", "tiff", "webp"))
+SAME_KIND = {"jpeg": "jpg", "tiff": "tif"}
+# The last number of the name counts; as a decimal it may be a time, as in 1305031102.175304.png.
+NUMBERED = re.compile(r"(.*?)([0-9]+(?:\.[0-9]+)?)([^0-9]*)\.([a-z]+)", re.IGNORECASE | re.DOTALL)
+SERIES_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PictureSeries:
+    """The numbered pictures of a folder.
+
+    Attributes:
+        folder: The folder
+        names: File names in the order of their numbers: 2 comes before 10
+        state: Sum of their sizes, and the latest modification time
+        gaps: What the numbers leave out, as a sentence; "" if they rise evenly
+    """
+
+    folder: str
+    names: tuple[str, ...]
+    state: SourceState
+    gaps: str
+
+    @property
+    def paths(self) -> list[str]:
+        return [f"{self.folder}/{name}" for name in self.names]
+
+    @property
+    def extension(self) -> str:
+        """Extension of the files: lower case, jpg for jpeg and tif for tiff."""
+        return _kind(self.names[0].rpartition(".")[2])
+
+
+def is_numbered_picture(name: str) -> bool:
+    """Return whether a file name is that of a numbered picture."""
+    return name.rpartition(".")[2].lower() in PICTURE_EXTENSIONS and NUMBERED.fullmatch(name) is not None
+
+
+def list_pictures(folder: str) -> PictureSeries:
+    """List the numbered pictures of a folder. Raises ReadError."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [
+                (entry.name, SourceState.of(entry.stat()))
+                for entry in entries
+                if is_numbered_picture(entry.name) and entry.is_file()
+            ]
+    except OSError as error:
+        raise ReadError(f"its pictures cannot be listed: {error.strerror}", path=folder) from error
+    return series_of(folder, found)
+
+
+def series_of(folder: str, files: Iterable[tuple[str, SourceState]]) -> PictureSeries:
+    """Order numbered pictures.
+
+    Args:
+        folder: Their folder.
+        files: Their names and states.
+
+    Raises:
+        ReadError: There are none, two have one number, or they belong to several series.
+    """
+    names: dict[Decimal, str] = {}
+    series: Counter[str] = Counter()
+    size_bytes = mtime_ns = 0
+    for name, state in files:
+        found = NUMBERED.fullmatch(name)
+        assert found is not None
+        before, number, after, extension = found.groups()
+        series[f"{before}*{after}.{_kind(extension)}"] += 1
+        if (twin := names.setdefault(Decimal(number), name)) is not name and len(series) == 1:
+            raise ReadError(f"two pictures have the number {number}: {twin} and {name}; remove one", path=folder)
+        size_bytes += state.size_bytes
+        mtime_ns = max(mtime_ns, state.mtime_ns)
+    if not series:
+        raise ReadError("holds no numbered pictures (.jpg, .png, .bmp, .tif, .webp)", path=folder)
+    if len(series) > 1:
+        shown = ", ".join(f"{count} {name}" for name, count in series.most_common(SERIES_SHOWN))
+        more = ", …" if len(series) > SERIES_SHOWN else ""
+        raise ReadError(
+            f"holds {len(series)} series of pictures ({shown}{more}); give each a folder of its own", path=folder
+        )
+    numbers = sorted(names)
+    ordered = tuple(names[number] for number in numbers)
+    return PictureSeries(folder, ordered, SourceState(size_bytes, mtime_ns), _gaps(numbers, ordered))
+
+
+def _kind(extension: str) -> str:
+    return SAME_KIND.get(extension.lower(), extension.lower())
+
+
+def _gaps(numbers: list[Decimal], names: tuple[str, ...]) -> str:
+    if any(number != int(number) for number in numbers):  # times, which need not rise evenly
+        return ""
+    steps = Counter(later - one for one, later in pairwise(numbers))
+    if len(steps) < 2:
+        return ""
+    usual = min(steps)
+    at = next(place for place, (one, later) in enumerate(pairwise(numbers)) if later - one != usual)
+    count = steps.total() - steps[usual]
+    more = f", and in {count - 1} more places" if count > 1 else ""
+    return f"numbers are missing between {names[at]} and {names[at + 1]}{more}; the pictures follow each other without a pause"

@@ -1,0 +1,92 @@
+"""Which frames of a video vision-language models get, and in which size.
+
+The rule is that of Qwen's `qwen_vl_utils` (smart_nframes and its video readers), so that a model sees the frames that its own processor
+would have chosen. A video of `num_frames` frames and `seconds` gives
+
+    count = seconds * fps, at least min_frames rounded up to an even number, at most max_frames rounded down to one and at most num_frames,
+            then rounded down to an even number
+    frames = round(linspace(0, num_frames - 1, count)), where halves are rounded to the even number
+
+so the first and the last frame are always among them, and the effective rate is count / seconds. A video of one frame, which
+`qwen_vl_utils` rejects, gives that frame.
+
+Sizes are those of its `smart_resize`: both sides a multiple of a number, and the area within bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Numbers = npt.NDArray[np.int64]
+
+FRAMES_AT_ONCE = 2  # of one temporal patch of Qwen's vision models
+
+
+def sampled_count(num_frames: int, seconds: float, fps: float, *, min_frames: int, max_frames: int) -> int:
+    """Return how many frames of a video are sampled.
+
+    Args:
+        num_frames: Frames of the video, at least 1.
+        seconds: Its duration.
+        fps: Frames per second to sample.
+        min_frames: Least number of frames, as far as the video has them.
+        max_frames: Largest number of frames.
+    """
+    wanted = min(max(seconds * fps, rounded_up(min_frames)), rounded_down(max_frames), num_frames)
+    return max(1, rounded_down(wanted))
+
+
+def rounded_up(count: float) -> int:
+    """Return the next number of frames that can be taken at once."""
+    return math.ceil(count / FRAMES_AT_ONCE) * FRAMES_AT_ONCE
+
+
+def rounded_down(count: float) -> int:
+    """Return the last number of frames that can be taken at once."""
+    return math.floor(count / FRAMES_AT_ONCE) * FRAMES_AT_ONCE
+
+
+def spread(num_frames: int, count: int) -> Numbers:
+    """Return (count,) frame numbers from the first to the last frame of a video at equal distances; [0] for a count of 1.
+
+    These are torch.linspace(0, num_frames - 1, count).round(), which rounds to 32 bits, and counts from the nearer end.
+    """
+    import numpy as np  # settings are read without it
+
+    if count == 1:
+        return np.zeros(1, np.int64)
+    last = np.float32(num_frames - 1)
+    step = float(last / np.float32(count - 1))
+    steps = np.arange(count)
+    exact = np.where(steps < count // 2, step * steps, last - step * steps[::-1])
+    return np.round(exact.astype(np.float32)).astype(np.int64)
+
+
+LONGEST = 200  # the longer side over the shorter one, from where on `smart_resize` refuses
+
+
+def smart_resize(width: int, height: int, multiple: int, *, min_area: int, max_area: int) -> tuple[int, int]:
+    """Return the (width, height) to which qwen_vl_utils.smart_resize scales a picture.
+
+    Each side is rounded to the nearest multiple, halves to the even one. If the area is out of bounds, both sides are scaled by the square
+    root of bound / area, and rounded inwards.
+
+    Raises:
+        ValueError: The picture is more than LONGEST times as long as it is wide.
+    """
+    if max(width, height) > LONGEST * min(width, height):
+        raise ValueError(f"{width}x{height} is more than {LONGEST} times as long as it is wide")
+    sides = [max(multiple, round(side / multiple) * multiple) for side in (width, height)]
+    area = sides[0] * sides[1]
+    if area > max_area:
+        shrink = math.sqrt(width * height / max_area)
+        sides = [max(multiple, math.floor(side / shrink / multiple) * multiple) for side in (width, height)]
+    elif area < min_area:
+        grow = math.sqrt(min_area / (width * height))
+        sides = [math.ceil(side * grow / multiple) * multiple for side in (width, height)]
+    return sides[0], sides[1]
