@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -135,6 +136,15 @@ def test_the_page_about_robot_datasets(tmp_path: Path) -> None:
     for camera in ("front", "wrist"):
         make_clip(tmp_path / "raw" / f"0-{camera}.mp4", 30, (320, 256))
     run_blocks("docs/robots.md", tmp_path, {})
+
+
+@pytest.mark.long
+def test_the_page_about_vision_language_models(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "raw").symlink_to(folder / "raw")
+    run_blocks("docs/vision-language.md", tmp_path, {})
+    lines = [json.loads(line) for line in (tmp_path / "frames" / "videos.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in lines] == ["a/b", "c"]
+    assert all((tmp_path / "frames" / name).exists() for line in lines for name in line["video"])
 
 
 @pytest.mark.long
