@@ -296,9 +296,17 @@ ENCODERS = {
             params={"open-gop": "0", "cpu-independent": "1"},
             threads_when_large=2,
             light_params=("mastering-display", "cll"),
-            tune_options={"psnr": {"tune": "psnr"}, "fastdecode": {"tune": "fastdecode"}},
+            tune_options={"fastdecode": {"tune": "fastdecode"}},
+            # x264's own `-tune psnr` turns adaptive quantisation off, which gains 1 % more by PSNR-Y and loses 3 % by SSIM.
             tune_params={
-                "psnr": {"ipratio": "1.0", "chroma-me": "0", "b-adapt": "0", "rc-lookahead": "12", "direct": "auto"}
+                "psnr": {
+                    "psy": "0",
+                    "aq-strength": "0.25",
+                    "ipratio": "1.1",
+                    "b-adapt": "0",
+                    "rc-lookahead": "12",
+                    "direct": "auto",
+                }
             },
         ),
         EncoderProfile(

@@ -263,10 +263,24 @@ class ManifestRow:
     psnr_y_p1_db: float | None = column("double", "dB: 1st percentile and minimum over frames")
     psnr_y_min_db: float | None = column("double", "dB: 1st percentile and minimum over frames")
     worst_frame: int | None = column("int64", "number of the frame with the minimum")
-    ssim: float | None = column("double", "0 to 1, luma, mean over frames")
+    ssim: float | None = column("double", "0 to 1, all planes, mean over frames")
+    vmaf: float | None = column("double", "with `--score vmaf`: mean, harmonic mean and 1st percentile of frames")
+    vmaf_harmonic_mean: float | None = column(
+        "double", "with `--score vmaf`: mean, harmonic mean and 1st percentile of frames"
+    )
+    vmaf_p1: float | None = column("double", "with `--score vmaf`: mean, harmonic mean and 1st percentile of frames")
+    vmaf_model: str | None = column("string", "model and version of libvmaf")
+    xpsnr_db: float | None = column(
+        "double", "with `--score xpsnr`: dB of all frames, and 1st percentile of frames, of the plane where it is lowest"
+    )
+    xpsnr_p1_db: float | None = column(
+        "double", "with `--score xpsnr`: dB of all frames, and 1st percentile of frames, of the plane where it is lowest"
+    )
     target_psnr_y_p1_db: float | None = column("double", "dB requested by `--target-psnr`")
     target_tried: list[float] | None = column("list<double>", "each CRF or quality that was tried, and the dB it reached")
     target_reached_db: list[float] | None = column("list<double>", "each CRF or quality that was tried, and the dB it reached")
+    target_vmaf_p1: float | None = column("double", "VMAF requested by `--target-vmaf`")
+    target_reached_vmaf: list[float] | None = column("list<double>", "the VMAF that each of `target_tried` reached")
     encode_seconds: float | None = column("double", "s: wall clock, and CPU time")
     cpu_seconds: float | None = column("double", "s: wall clock, and CPU time")
     # fmt: on

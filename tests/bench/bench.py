@@ -44,6 +44,7 @@ from vidprep.transcode.choose.sweep_tables import bd_rate
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg
 from vidprep.transcode.media.metrics import FrameScorer, psnr_db
 from vidprep.transcode.media.verify import check_decoder
+from vidprep.transcode.settings import QualityGate
 from vidprep.transcode.workers.local import default_jobs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -319,7 +320,7 @@ def point(frames: list[VideoFrame], codec: str, gop: int, crf: float, *, anchor:
         cpu = time.process_time() - start
         decoder = check_decoder(codec, writer.context.extradata)
         decoded = [f for p in [*packets, None] for f in decoder.decode(p)]
-        scorer = FrameScorer(output.size, "yuv420p", output.colour)
+        scorer = FrameScorer(output, QualityGate())
         scores = [scorer.score(a, b) for a, b in zip(frames, decoded, strict=True)]
         writer.close()
     luma, every = (statistics.mean(each) for each in zip(*((s.mse_y, s.mse_yuv) for s in scores), strict=True))

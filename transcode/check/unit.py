@@ -393,10 +393,9 @@ def _compare_stored(
     """Compare the stored frames with those made from the source, and yield a line for each fault. Return the scores; None
     for frames without loss, or after a fault.
     """
-    output = stream.output
     frames, _ = _stored(path, row, layout_of(settings.stored_frames.store))
     sums = QualitySums()
-    scorer = FrameScorer(output.size, output.pixel_format, output.colour)
+    scorer = FrameScorer(stream.output, settings.gate)
     coder = jpeg_coder(settings.stored_frames.quality_value)
     levels = SAME_LEVELS if is_of_this_pyav(row.encoder_version) else NEARLY_LEVELS
     made = (CodedFrame(each.frame, each.pts, b"") for each in stream.filtered())
@@ -408,7 +407,7 @@ def _compare_stored(
             if data != frames[number]:
                 yield f"frame {number} is not the picture of its source as it is"
                 return None
-            sums.add(number, LOSSLESS)
+            sums.add(number, scorer.score(filtered, filtered) if scorer.has_memory else LOSSLESS)
             continue
         if settings.stored_frames.is_coded and number % settings.gate.verify_every == 0:
             sums.add(number, scorer.score(filtered, coder.decode(frames[number], filtered)))
@@ -418,7 +417,10 @@ def _compare_stored(
     if (count := len(stream.source_indexes)) != len(frames):
         yield f"holds {len(frames)} frames, its source yields {count}"
         return None
-    return sums.report(255) if settings.stored_frames.is_coded else None
+    if not settings.stored_frames.is_coded:
+        return None
+    sums.vmaf = scorer.finish()
+    return sums.report(255)
 
 
 def _levels_apart(made: npt.NDArray[Any], stored: bytes) -> int:

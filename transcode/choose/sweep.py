@@ -14,7 +14,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from vidprep.formats.video import EncoderOptions
 from vidprep.transcode.check import LOADERS
 from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT, curves_of, on_limited_scale
 from vidprep.transcode.run import excerpt, run_trial
-from vidprep.transcode.settings import FrameOutput, Retime, RunSettings, Scale, VideoOutput
+from vidprep.transcode.settings import FrameOutput, QualityGate, Retime, RunSettings, Scale, VideoOutput
 from vidprep.transcode.sources import Unit, choose
 from vidprep.transcode.unit import Job, JobResult
 from vidprep.transcode.workers import Pool
@@ -110,6 +110,7 @@ class SweepOptions:
         stride: Distance between them
         retime: Frame rate of the excerpts
         scale: Size of the excerpts
+        gate: Which scores are taken
     """
 
     codecs: tuple[str, ...] = (*CODECS, *STILL_CODECS)
@@ -122,6 +123,7 @@ class SweepOptions:
     stride: int = 1
     retime: Retime = field(default_factory=Retime)
     scale: Scale = field(default_factory=Scale)
+    gate: QualityGate = field(default_factory=QualityGate)
 
     def __post_init__(self) -> None:
         for codec in (*self.codecs, *self.values, *self.presets):
@@ -223,7 +225,13 @@ def measure(
     timed_rows: list[dict[str, Any]] = []
     for cell in cells:
         root = out / "cells" / cell.name
-        made = run_trial(cell.settings(), list(prepared.values()), root, workers, on_row=lambda _row: on_row())
+        made = run_trial(
+            replace(cell.settings(), gate=options.gate),
+            list(prepared.values()),
+            root,
+            workers,
+            on_row=lambda _row: on_row(),
+        )
         for row in made:
             if not row.ok:
                 say(f"left out of {cell.name}: {row.id}: {row.message}")
@@ -304,6 +312,8 @@ def _measured(cell: Cell, row: ManifestRow) -> dict[str, Any]:
         "psnr_yuv_db": planes,
         "psnr_y_p1_db": low,
         "ssim": row.ssim,
+        "vmaf": row.vmaf,
+        "xpsnr_db": row.xpsnr_db,
         "encode_seconds": row.encode_seconds,
         "cpu_seconds": row.cpu_seconds,
     }

@@ -16,6 +16,7 @@ import numpy as np
 
 Curve = Sequence[tuple[float, float]]
 
+OTHER_SCORES = ("vmaf", "xpsnr_db")  # besides those that are always taken
 MIN_POINTS = 4
 # One grey level is 1/255 of the range of a JPEG's luma and 1/219 of a video's (chroma 1/224): the same error in the picture
 # scores so many dB less there. ITU-T H.273, "VideoFullRangeFlag".
@@ -109,9 +110,6 @@ def curves_of(
     times = {row["cell"]: row for row in timed}
     cells = [_cell(name, [found[id_] for id_ in ids], times[name]) for name, found in by_cell.items()] if ids else []
     names = list(dict.fromkeys(cell["curve"] for cell in cells))
-    per_video: dict[str, dict[str, list[tuple[float, float]]]] = {name: defaultdict(list) for name in names}
-    for row in rows:
-        per_video[row["curve"]][row["id"]].append((row["size_bytes"], row["psnr_y_db"]))
     png_bytes = sum(png[id_]["size_bytes"] for id_ in ids) if png else None
     frames = sum(by_cell[cells[0]["cell"]][id_]["num_frames"] for id_ in ids) if cells else 0
     return {
@@ -128,18 +126,31 @@ def curves_of(
         "at_psnr": {"psnr_y_db": at_db, "curves": [_at(name, cells, at_db) for name in names]},
         "bd_rate": {
             "anchor": anchor,
-            "curves": {
-                name: {other: _mean_delta(per_video[other], per_video[name], ids) for other in names} for name in names
+            "curves": _deltas(rows, names, ids, "psnr_y_db"),
+            "by_score": {
+                score: _deltas(rows, names, ids, score)
+                for score in OTHER_SCORES
+                if any(row.get(score) is not None for row in rows)
             },
         },
     }
+
+
+def _deltas(rows: Sequence[SweepRow], names: Sequence[str], ids: Sequence[str], score: str) -> dict[str, Any]:
+    """Return the delta of each curve against each other one, by a score."""
+    per_video: dict[str, dict[str, list[tuple[float, float]]]] = {name: defaultdict(list) for name in names}
+    for row in rows:
+        if row.get(score) is not None:
+            per_video[row["curve"]][row["id"]].append((row["size_bytes"], row[score]))
+    return {name: {other: _mean_delta(per_video[other], per_video[name], ids) for other in names} for name in names}
 
 
 def _cell(name: str, rows: list[SweepRow], times: SweepRow) -> dict[str, Any]:
     frames = sum(row["num_frames"] for row in rows)
     means = {
         key: statistics.mean(min(row[key], MAX_DB) for row in rows)
-        for key in ("psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "ssim")
+        for key in ("psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "ssim", *OTHER_SCORES)
+        if all(row.get(key) is not None for row in rows)
     }
     sums = {key: sum(row[key] for row in rows) for key in ("size_bytes", "cpu_seconds", "encode_seconds")}
     first = {key: rows[0][key] for key in ("curve", "codec", "gop", "preset", "value")}

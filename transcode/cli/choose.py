@@ -25,11 +25,13 @@ from vidprep.transcode.settings import (
     Retime,
     SampleKeywords,
     SourceOptions,
+    build_gate,
     build_options,
     build_scale,
     parse_by_codec,
     parse_names,
     parse_numbers,
+    parse_scores,
     typed,
 )
 
@@ -100,6 +102,14 @@ def sweep(
     ] = 10.0,
     sequence_length: Annotated[int, Option("Frames per sequence when reading is timed.", "N", least=1)] = BATCH_SIZE,
     stride: Annotated[int, Option("Distance between the frames of a sequence.", "N", least=1)] = 1,
+    score: Annotated[
+        str | tuple[str, ...],
+        Option(
+            "Scores: psnr,ssim always, and vmaf, xpsnr, with curves and BD-rates of their own.",
+            "A,B",
+            parse=parse_scores,
+        ),
+    ] = "psnr,ssim",
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     progress: bool = False,
     on_message: Callable[[str], object] | None = None,
@@ -146,6 +156,7 @@ def sweep(
         stride=stride,
         retime=build_options(Retime, keywords),
         scale=build_scale(keywords),
+        gate=build_gate({"score": score}),
     )
     check_out(Path(out), FILES)
     units = _units(Path(source), Path(out), keywords)

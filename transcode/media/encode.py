@@ -39,7 +39,7 @@ def encode_and_measure(
     waiting = waiting_frames(output.size)
     try:
         decoder = check_decoder(options.codec, writer.context.extradata)
-        verifier = Verifier(output, options.codec, decoder, gop=options.gop, every=settings.gate.verify_every)
+        verifier = Verifier(output, options.codec, decoder, gop=options.gop, gate=settings.gate)
         audio.add_to(writer)
         filtered = made_ahead(stream.filtered(), waiting, cores)
         with closing(made_ahead(_encoded(filtered, writer), waiting, cores)) as encoded:

@@ -234,9 +234,7 @@ def measure_file(
                 raise VerifyError(f"the file has {len(container.streams.video)} video streams")
             video = container.streams.video[0]
             video.thread_count = 1
-            verifier = Verifier(
-                output, options.codec, video.codec_context, gop=options.gop, every=settings.gate.verify_every
-            )
+            verifier = Verifier(output, options.codec, video.codec_context, gop=options.gop, gate=settings.gate)
             packets = (packet for packet in container.demux(video) if packet.size)
             file_base = time_base_of(video)
             order = array("q")

@@ -74,7 +74,7 @@ def store_frames(
     """
     options, every, output = settings.stored_frames, settings.gate.verify_every, stream.output
     coder = jpeg_coder(options.quality_value) if options.is_coded else None
-    scorer = FrameScorer(output.size, output.pixel_format, output.colour) if coder else None
+    scorer = FrameScorer(output, settings.gate) if coder else None
     stored, sums = StoredFrames(), QualitySums()
     previous: tuple[VideoFrame, FrameScore] | None = None
     waiting = waiting_frames(output.size)
@@ -85,10 +85,11 @@ def store_frames(
     with partial.open("wb") as file, closing(made_ahead(frames, waiting, cores)) as coded:
         for number, (frame, pts, data, is_kept) in enumerate(coded):
             stored.num_kept += is_kept
+            remembers = scorer is not None and scorer.has_memory
             if is_kept and number % every == 0:
-                sums.add(number, LOSSLESS)
+                sums.add(number, scorer.score(frame, frame) if scorer and remembers else LOSSLESS)
             elif number % every == 0:
-                if previous is not None and previous[0] is frame:
+                if previous is not None and previous[0] is frame and not remembers:
                     _, score = previous
                 else:
                     score = scorer.score(frame, coder.decode(data, frame)) if coder and scorer else LOSSLESS
@@ -98,6 +99,7 @@ def store_frames(
             stored.sizes.append(len(data))
             stored.crc32.append(zlib.crc32(data))
             file.write(data)
+    sums.vmaf = scorer.finish() if scorer else None
     stored.quality = sums.report(255)
     _check_file(partial, stored)
     return stored
@@ -142,7 +144,7 @@ def kept_or_coded(stream: FrameStream, own: str, coder: JpegCoder) -> Generator[
                 packet = next(packets)
             data, filtered = bytes(packet), stream.picture_filter.apply(item.frame)
             if packet.pts == due and _fits(data, item.frame, stream.output.size):
-                yield CodedFrame(item.frame, item.pts, data, is_kept=True)
+                yield CodedFrame(filtered, item.pts, data, is_kept=True)
             else:
                 yield CodedFrame(filtered, item.pts, coder.encode(filtered))
 

@@ -1,24 +1,35 @@
-"""PSNR and SSIM of two frames, by libavfilter's psnr and ssim filters, in this process.
+"""PSNR, SSIM, XPSNR and VMAF of two videos, frame by frame, by libavfilter's filters, in this process.
 
-The figures equal those of `ffmpeg -lavfi psnr` and `-lavfi ssim` to the last digit, because the code is the same.
+The figures equal those of `ffmpeg -lavfi psnr`, `ssim`, `xpsnr` and `libvmaf` to the last digit, because the code is the same.
 Sources: PSNR is 10·log10(peak² / MSE); `psnr_avg` weights planes by their number of samples, as ffmpeg's psnr filter
 does; SSIM after Wang, Bovik, Sheikh and Simoncelli, IEEE Trans. Image Processing 13(4), 2004, in the 8x8 overlapped
-form of ffmpeg's ssim filter, `All` weighting planes by their number of samples.
+form of ffmpeg's ssim filter, `All` weighting planes by their number of samples. XPSNR after Helmrich et al., ICASSP 2020; of a
+frame it is the minimum over its planes, and its mean over frames that of the square roots of the weighted errors, as ffmpeg prints
+it. VMAF is libvmaf's; both look at neighbouring frames, so that all frames have to be scored, in order.
 """
 
 from __future__ import annotations
 
+import gc
+import json
 import math
+import os
+import tempfile
 from array import array
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import av
 from av.error import FFmpegError as AvError
+from av.filter.context import FilterContext
 from av.video.frame import VideoFrame
 
-from vidprep.formats.errors import VerifyError
-from vidprep.formats.model import Colour, FrameSize
+from vidprep.formats.errors import PictureError, VerifyError
+from vidprep.formats.model import FrameSize, OutputFormat
+from vidprep.transcode.settings import QualityGate
 
 
 class FrameScore(NamedTuple):
@@ -28,35 +39,94 @@ class FrameScore(NamedTuple):
         mse_y: Mean squared error of the luma plane
         mse_yuv: Mean squared error of all samples
         ssim: SSIM of all planes; 1 means equal
+        xpsnr_db: XPSNR of each plane; empty if not asked for
     """
 
     mse_y: float
     mse_yuv: float
     ssim: float
+    xpsnr_db: tuple[float, ...] = ()
+
+
+class Vmaf(NamedTuple):
+    """VMAF of frames.
+
+    Attributes:
+        frames: VMAF of each frame
+        model: Name of the model, and version of libvmaf
+    """
+
+    frames: tuple[float, ...]
+    model: str
+
+
+# libvmaf 3.2 dies in smaller pictures, or gives no score (measured).
+SMALLEST_SIDE, SMALLEST_SIDE_V1, SMALLEST_AREA_V1 = 18, 180, 43_200
+V1_DEPTH = "yuv420p10le"
+XPSNR_DEEP_WIDTH = 64  # FFmpeg 9.0 reads what lies behind shorter lines of 16-bit samples (measured)
+
+
+def why_no_vmaf(size: FrameSize, model: str) -> str | None:
+    """Return why pictures of a size get no VMAF; None if they do."""
+    is_v1 = _is_v1(model)
+    side, area = (SMALLEST_SIDE_V1, SMALLEST_AREA_V1) if is_v1 else (SMALLEST_SIDE, 0)
+    if min(size) >= side and size.width * size.height >= area:
+        return None
+    return f"pictures of {size} are too small for the VMAF model {model}"
+
+
+def _is_v1(model: str) -> bool:
+    return model.startswith("vmaf_v1")
 
 
 class FrameScorer:
-    """Scores pairs of frames of one size, pixel format and colour. Holds a filter graph; not thread-safe."""
+    """Scores pairs of frames of one video. Holds a filter graph; not thread-safe.
 
-    def __init__(self, size: FrameSize, pixel_format: str, colour: Colour) -> None:
-        self._graph = graph = av.filter.Graph()
+    Attributes:
+        has_memory: Whether a score depends on the frames before
+    """
+
+    def __init__(self, output: OutputFormat, gate: QualityGate) -> None:
+        """Set up the filters. Raises PictureError if the pictures are too small for VMAF."""
+        size, pixel_format, colour = output.size, output.pixel_format, output.colour
+        self._model = gate.vmaf_model if "vmaf" in gate.score else None
+        self._asks_xpsnr, self.has_memory = "xpsnr" in gate.score, gate.scores_in_order
+        if self._model is not None and (why := why_no_vmaf(size, self._model)):
+            raise PictureError(f"{why}; leave out --score vmaf, or scale them up")
+        if self._asks_xpsnr and "10" in pixel_format and size.width % XPSNR_DEEP_WIDTH:
+            raise PictureError(
+                f"FFmpeg's XPSNR of 10-bit pictures is wrong where the width, here {size.width}, is no multiple of {XPSNR_DEEP_WIDTH}; "
+                "leave out --score xpsnr"
+            )
+        self._log = _log_file() if self._model is not None else None
+        self._graph: av.filter.Graph | None = av.filter.Graph()
+        graph = self._graph
         graph.threads = 1
         shape = f"video_size={size.width}x{size.height}:pix_fmt={pixel_format}:time_base=1/1:pixel_aspect=1/1"
         # Matrix and range do not enter the formulas; the same on both sides, they keep the graph from converting.
-        shape += f":colorspace={colour.matrix}:range={2 if colour.full_range else 1}"
+        shape += f":colorspace={colour.matrix}:range={2 if colour.full_range else 1}:frame_rate={output.nominal_rate}"
         self._distorted = graph.add("buffer", shape, name="distorted")
         self._reference = graph.add("buffer", shape, name="reference")
         numbers = [graph.add("setpts", "N") for _ in range(2)]  # pairs are paired by number, whatever times they have
-        split, psnr, ssim = graph.add("split"), graph.add("psnr"), graph.add("ssim")
+        meters = [graph.add("psnr"), graph.add("ssim"), *([graph.add("xpsnr")] if self._asks_xpsnr else [])]
+        vmaf = None
+        if self._log is not None:
+            vmaf = graph.add("libvmaf", f"log_fmt=json:log_path={self._log}:model=version={self._model}")
+            meters.append(vmaf)
+        split = graph.add("split", f"{len(meters)}")
         self._sink = graph.add("buffersink")
         self._distorted.link_to(numbers[0])
         self._reference.link_to(numbers[1])
         numbers[1].link_to(split)
-        numbers[0].link_to(psnr, 0, 0)
-        split.link_to(psnr, 0, 1)
-        psnr.link_to(ssim, 0, 0)
-        split.link_to(ssim, 1, 1)
-        ssim.link_to(self._sink)
+        last = numbers[0]
+        for place, meter in enumerate(meters):
+            reference, pad = split, place
+            if meter is vmaf and _is_v1(self._model or ""):
+                last, reference, pad = _as_v1(graph, last), _as_v1(graph, split, place), 0
+            last.link_to(meter, 0, 0)
+            reference.link_to(meter, pad, 1)
+            last = meter
+        last.link_to(self._sink)
         graph.configure()
 
     def score(self, reference: VideoFrame, distorted: VideoFrame) -> FrameScore:
@@ -69,9 +139,49 @@ class FrameScorer:
         mse_yuv = metadata.get("lavfi.psnr.mse_avg")
         if mse_yuv is None:
             raise VerifyError("libavfilter's psnr filter left no score")
+        xpsnr = [metadata.get(f"lavfi.xpsnr.xpsnr.{plane}") for plane in "yuv"] if self._asks_xpsnr else []
         return FrameScore(
-            float(metadata.get("lavfi.psnr.mse.y", mse_yuv)), float(mse_yuv), float(metadata["lavfi.ssim.All"])
+            float(metadata.get("lavfi.psnr.mse.y", mse_yuv)),
+            float(mse_yuv),
+            float(metadata["lavfi.ssim.All"]),
+            tuple(float(each) for each in xpsnr if each is not None),
         )
+
+    def finish(self) -> Vmaf | None:
+        """Return the VMAF of the frames that were scored; None if it was not asked for. Call it once, after the last frame.
+
+        Raises:
+            VerifyError: libvmaf left no scores.
+        """
+        if self._log is None:
+            return None
+        try:
+            self._reference.push(None)
+            self._distorted.push(None)
+            with suppress(EOFError, BlockingIOError):
+                self._sink.pull()
+            self._graph = self._reference = self._distorted = self._sink = None  # type: ignore[assignment]
+            gc.collect()  # libvmaf writes its log when the graph is freed
+            told = json.loads(self._log.read_bytes())
+            frames = tuple(float(each["metrics"]["vmaf"]) for each in told["frames"])
+        except (AvError, OSError, ValueError, LookupError) as error:
+            raise VerifyError(f"libvmaf left no scores: {error}") from error
+        finally:
+            self._log.unlink(missing_ok=True)
+        return Vmaf(frames, f"{self._model} (libvmaf {told['version']})")
+
+
+def _log_file() -> Path:
+    handle, name = tempfile.mkstemp(prefix="vidprep-vmaf-", suffix=".json")
+    os.close(handle)
+    return Path(name)
+
+
+def _as_v1(graph: av.filter.Graph, last: FilterContext, pad: int = 0) -> FilterContext:
+    """Return a filter that converts to the pixel format that models of version 1 want."""
+    converted = graph.add("format", V1_DEPTH)
+    last.link_to(converted, pad, 0)
+    return converted
 
 
 def psnr_db(mse: float, peak: int) -> float:
@@ -86,6 +196,9 @@ class QualityReport:
     Attributes:
         worst_frame: Number of the output frame with the lowest PSNR-Y, from 0
         num_scored: Number of scored frames
+        vmaf: Mean VMAF, harmonic mean, 1st percentile; None if not asked for
+        vmaf_model: Model and version of libvmaf
+        xpsnr_db: XPSNR of all frames, and 1st percentile, as of the plane where it is lowest
     """
 
     psnr_y_db: float
@@ -95,6 +208,12 @@ class QualityReport:
     worst_frame: int
     ssim: float
     num_scored: int
+    vmaf: float | None = None
+    vmaf_harmonic_mean: float | None = None
+    vmaf_p1: float | None = None
+    vmaf_model: str | None = None
+    xpsnr_db: float | None = None
+    xpsnr_p1_db: float | None = None
 
 
 class QualitySums:
@@ -105,12 +224,16 @@ class QualitySums:
         self._mse_y = array("d")
         self._mse_yuv_sum = 0.0
         self._ssim_sum = 0.0
+        self._xpsnr: list[tuple[float, ...]] = []
+        self.vmaf: Vmaf | None = None
 
     def add(self, number: int, score: FrameScore) -> None:
         self._numbers.append(number)
         self._mse_y.append(score.mse_y)
         self._mse_yuv_sum += score.mse_yuv
         self._ssim_sum += score.ssim
+        if score.xpsnr_db:
+            self._xpsnr.append(score.xpsnr_db)
 
     def extend(self, other: QualitySums, first: int) -> None:
         """Add the scores of a later segment whose frame 0 has the number `first`."""
@@ -127,12 +250,28 @@ class QualitySums:
         if not count:
             raise VerifyError("no frame was scored")
         worst_first = sorted(self._mse_y, reverse=True)
+        lowest = math.ceil(count / 100) - 1
+        vmaf = sorted(self.vmaf.frames) if self.vmaf is not None else []
+        if self.vmaf is not None and len(vmaf) != count:
+            raise VerifyError(f"libvmaf scored {len(vmaf)} of {count} frames")
         return QualityReport(
             psnr_y_db=psnr_db(math.fsum(self._mse_y) / count, peak),
             psnr_yuv_db=psnr_db(self._mse_yuv_sum / count, peak),
-            psnr_y_p1_db=psnr_db(worst_first[math.ceil(count / 100) - 1], peak),
+            psnr_y_p1_db=psnr_db(worst_first[lowest], peak),
             psnr_y_min_db=psnr_db(worst_first[0], peak),
             worst_frame=self._numbers[self._mse_y.index(worst_first[0])],
             ssim=self._ssim_sum / count,
             num_scored=count,
+            vmaf=math.fsum(vmaf) / count if vmaf else None,
+            vmaf_harmonic_mean=count / math.fsum(1 / (each + 1) for each in vmaf) - 1 if vmaf else None,
+            vmaf_p1=vmaf[lowest] if vmaf else None,
+            vmaf_model=None if self.vmaf is None else self.vmaf.model,
+            xpsnr_db=min(map(_mean_xpsnr, zip(*self._xpsnr, strict=True))) if self._xpsnr else None,
+            xpsnr_p1_db=sorted(map(min, self._xpsnr))[lowest] if self._xpsnr else None,
         )
+
+
+def _mean_xpsnr(frames: Sequence[float]) -> float:
+    """Return the XPSNR of a plane of all frames, in dB, from that of each."""
+    error = math.fsum(10 ** (-db / 20) for db in frames) / len(frames)
+    return math.inf if error == 0 else -20 * math.log10(error)

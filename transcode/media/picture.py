@@ -233,7 +233,7 @@ def plan_picture(
         settings.scale,
         OutputRoom(like.size, like.room) if like else None,
         warnings,
-        keeps_odd=settings.keeps_jpegs,
+        keeps_odd=settings.keeps_jpegs and source.codec == "mjpeg",
     )
     turns_first = source.orientation.transpose and "422" in pixel_format  # `transpose` does not support 4:2:2
 

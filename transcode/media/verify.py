@@ -44,6 +44,7 @@ from vidprep.formats.video import (
     visible_bytes,
 )
 from vidprep.transcode.media.metrics import FrameScorer, QualityReport, QualitySums
+from vidprep.transcode.settings import QualityGate
 
 KEPT_GOP_BYTES = 4 << 20
 
@@ -126,13 +127,15 @@ class Verifier:
     Call `expect` for each frame before its packets come, `check` for each packet, then `finish`. Raises VerifyError.
     """
 
-    def __init__(self, output: OutputFormat, codec: str, decoder: VideoCodecContext, *, gop: int, every: int) -> None:
+    def __init__(
+        self, output: OutputFormat, codec: str, decoder: VideoCodecContext, *, gop: int, gate: QualityGate
+    ) -> None:
         self._output = output
         self._codec = codec
         self._decoder = decoder
         self._gop = gop
-        self._every = every
-        self._scorer = FrameScorer(output.size, output.pixel_format, output.colour)
+        self._every = gate.verify_every
+        self._scorer = FrameScorer(output, gate)
         self._sums = QualitySums()
         self._expected: deque[tuple[int, VideoFrame]] = deque()
         self._num_decoded = 0
@@ -179,6 +182,7 @@ class Verifier:
         count = self._num_decoded
         if self._expected:
             raise VerifyError(f"{count + len(self._expected)} frames went in, {count} came out")
+        self._sums.vmaf = self._scorer.finish()
         if len(self._pts) != count:
             raise VerifyError(f"{count} frames are in {len(self._pts)} packets")
         due = list(range(0, count, self._gop))

@@ -77,11 +77,16 @@ COLUMNS = [
     "ssim",
     "encode_seconds",
     "cpu_seconds",
+    "vmaf",
+    "vmaf_p1",
+    "vmaf_model",
+    "xpsnr_db",
     "target_psnr_y_p1_db",
+    "target_vmaf_p1",
     "tolerance_seconds",
     LABELS,
 ]
-SCORES = ("psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "psnr_y_min_db", "ssim")
+SCORES = ("psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "psnr_y_min_db", "ssim", "vmaf", "vmaf_p1", "xpsnr_db")
 QUANTILES = {"lowest": 0.0, "p1": 0.01, "p5": 0.05, "median": 0.5, "p95": 0.95, "highest": 1.0}
 EXAMPLES = 3
 
@@ -176,6 +181,8 @@ def figures(destination: FinishedDestination) -> dict[str, Any]:
             "video_seconds_per_cpu_second": _sum(good, "duration_seconds") / cpu if cpu else None,
         },
         "target_psnr_y_p1_db": next((v for v in good["target_psnr_y_p1_db"].to_pylist() if v is not None), None),
+        "target_vmaf_p1": next((v for v in good["target_vmaf_p1"].to_pylist() if v is not None), None),
+        "vmaf_model": ", ".join(sorted({v for v in good["vmaf_model"].to_pylist() if v})),
         "settings": destination.settings,
         "versions": destination.run["versions"]
         | {"made by": ", ".join(sorted({v for v in good["encoder_version"].to_pylist() if v}))},

@@ -169,6 +169,12 @@ def _tiles(figure: dict[str, Any]) -> list[Tile]:
         tiles.append(Tile(DB(luma["median"]), "PSNR-Y, median", note))
     if ssim:
         tiles.append(Tile(f"{ssim['median']:.4f}", "SSIM, median", f"from {ssim['lowest']:.4f}"))
+    vmaf, vmaf_low = scores["vmaf"], scores["vmaf_p1"]
+    if vmaf:
+        note = f"{figure['vmaf_model']}; 1st percentiles of frames from {vmaf_low['lowest']:.1f}"
+        tiles.append(Tile(f"{vmaf['median']:.1f}", "VMAF, median", note))
+    if xpsnr := scores["xpsnr_db"]:
+        tiles.append(Tile(DB(xpsnr["median"]), "XPSNR, median", f"from {DB(xpsnr['lowest'])}"))
     if keys := figure["keyframes"]:
         held = keys["videos_that_hold_it"] == videos["ok"]
         note = (
@@ -192,6 +198,14 @@ def _tiles(figure: dict[str, Any]) -> list[Tile]:
         tiles.append(
             Tile(DB(target), "asked for by --target-psnr", f"reached: {DB(low['lowest'])} or more in every video")
         )
+    if target := figure["target_vmaf_p1"]:
+        tiles.append(
+            Tile(
+                f"{target:g}",
+                "VMAF asked for by --target-vmaf",
+                f"reached: {vmaf_low['lowest']:.1f} or more in every video",
+            )
+        )
     return tiles
 
 
@@ -207,6 +221,11 @@ def _charts(
             "How close outputs are to the frames that went in. Higher is closer; 40 dB is hard to see.",
         ),
         ("ssim", "SSIM of a video", "Structural similarity; 1 is equal."),
+        (
+            "vmaf",
+            "VMAF of a video",
+            "Visual quality as viewers judged it; from about 95 on hard to tell from the original.",
+        ),
     ):
         values = [numbers(destination.good, column) for destination in destinations]
         if many and any(np.isfinite(each).any() for each in values):

@@ -24,6 +24,9 @@ ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
 ONE, TWO, FOUR = decimals(1), decimals(2), decimals(4)
 
 
+OTHER_SCORES = {"vmaf": "VMAF", "xpsnr_db": "XPSNR, dB"}
+
+
 def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
     """Return the sections about sweep.json."""
     summary = _with_short_names(summary)
@@ -41,12 +44,22 @@ def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
         _curves(cells, "psnr_y_db", "PSNR-Y, dB"),
         _bars(summary),
         _curves(cells, "ssim", "SSIM"),
+        *(
+            _curves(cells, score, label)
+            for score, label in OTHER_SCORES.items()
+            if all(score in cell for cell in cells)
+        ),
         _reading(cells),
     ]
     section.tables = [_at_table(summary)]
     delta = Section(f"Bjøntegaard delta rate{behind}")
     if any(each["mean"] is not None for row in summary["bd_rate"]["curves"].values() for each in row.values()):
         delta.tables = [_delta_table(summary["bd_rate"])]
+        anchor = summary["bd_rate"]["anchor"]
+        for score, curves in summary["bd_rate"].get("by_score", {}).items():
+            delta.tables.append(
+                _delta_table({"anchor": anchor, "curves": curves}, f"by {OTHER_SCORES[score].partition(',')[0]}")
+            )
         delta.text = (
             "How many bytes a row takes at equal PSNR-Y, against the column: -20 % is a fifth less. The mean over the videos on which "
             "both have four points and PSNR in common (ITU-T VCEG-M33)."
@@ -182,14 +195,14 @@ def _at_table(summary: dict[str, Any]) -> Table:
     return Table.of([each for each in columns if any(row.get(each.key) is not None for row in rows)], rows)
 
 
-def _delta_table(summary: dict[str, Any]) -> Table:
+def _delta_table(summary: dict[str, Any], title: str = "by PSNR-Y") -> Table:
     names = list(summary["curves"])
     others = sorted(names, key=lambda name: name != summary["anchor"])
     rows = [
         (name, *(_delta(summary["curves"][name][other]) if name != other else None for other in others))
         for name in names
     ]
-    return Table([Column(""), *(Column(f"against {name}") for name in others)], rows)
+    return Table([Column(title), *(Column(f"against {name}") for name in others)], rows)
 
 
 def _delta(summary: dict[str, Any]) -> str | None:
@@ -207,6 +220,11 @@ def _cells_table(cells: Sequence[dict[str, Any]]) -> Table:
         Column("PSNR-YUV", TWO, "psnr_yuv_db"),
         Column("p1", TWO, "psnr_y_p1_db"),
         Column("SSIM", FOUR, "ssim"),
+        *(
+            Column(label.partition(",")[0], TWO, score)
+            for score, label in OTHER_SCORES.items()
+            if any(score in cell for cell in cells)
+        ),
         Column("frames per CPU second", decimals(0), "frames_per_cpu_second"),
         Column("ms a random frame", TWO, "ms_per_frame"),
         Column("ms a sequence", ONE, "ms_per_sequence"),

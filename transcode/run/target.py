@@ -21,7 +21,7 @@ from vidprep.transcode.run.plan import plan
 from vidprep.transcode.run.run import run
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import SourceList, Unit, choose
-from vidprep.transcode.unit import Job, JobResult, Search
+from vidprep.transcode.unit import Job, JobResult, Search, reached_by
 from vidprep.transcode.workers import Pool
 
 
@@ -128,30 +128,30 @@ def shared_value(
     assert target is not None
     scale = settings.output.quality_scale
     sampled = {unit.id: excerpt(unit, PROBE_SECONDS) for unit in choose(units, sample_size(len(units)))}
-    searches = {id_: Search(scale, target.psnr_db) for id_ in sampled}
+    searches = {id_: Search(scale, target) for id_ in sampled}
     probes, cpu_seconds = 0, 0.0
 
     def probe(step: int, ids: list[str]) -> None:
         nonlocal probes, cpu_seconds
         value = scale.values[step]
-        say(f"--target-psnr {target.psnr_db:g}: trying {scale.option} {value} on {len(ids)} of {len(sampled)} videos")
+        say(f"{target.flag} {target.floor:g}: trying {scale.option} {value} on {len(ids)} of {len(sampled)} videos")
         probed = replace(settings.at(value), target=None)
         rows = run_trial(probed, [sampled[id_] for id_ in ids], state_dir / f"{value}", workers, ffmpeg=ffmpeg)
         probes += len(ids)
         for row in rows:
             cpu_seconds += row.cpu_seconds or 0.0
-            if row.ok and row.psnr_y_p1_db is not None:
-                searches[row.id].record(step, row.psnr_y_p1_db)
+            if row.ok and (reached := reached_by(row, target)) is not None:
+                searches[row.id].record(step, reached)
         for id_ in ids:
             if id_ in searches and step not in searches[id_].known:
                 del searches[id_]  # it fails in the run too, and is reported there
         if not searches:
             raise SettingsError(
-                f"<target_psnr>: none of the {len(sampled)} videos of the sample can be encoded; give {scale.option}",
-                target_psnr=target.psnr_db,
+                f"<{min(target.option)}>: none of the {len(sampled)} videos of the sample can be encoded; give {scale.option}",
+                **target.option,
             )
 
-    probe(scale.guess(target.psnr_db), list(sampled))
+    probe(scale.guess(target.usual_db), list(sampled))
     for _ in range(MAX_ROUNDS):
         allowed = math.floor(len(searches) * MISSES_ALLOWED)
         worst_first = sorted(searches, key=lambda id_: (searches[id_].crossing(), id_))

@@ -27,6 +27,7 @@ from .parse import (
     parse_bytes as parse_bytes,
     parse_names as parse_names,
     parse_numbers as parse_numbers,
+    parse_scores as parse_scores,
     typed as typed,
 )
 from .run import (
@@ -37,6 +38,7 @@ from .run import (
     RunOptions as RunOptions,
     RunSettings as RunSettings,
     SourceOptions as SourceOptions,
+    build_gate as build_gate,
     build_options as build_options,
     build_scale as build_scale,
     build_settings as build_settings,

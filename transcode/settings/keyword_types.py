@@ -41,8 +41,11 @@ class RunKeywords(SampleKeywords, total=False):
     on_damage: str
     target_psnr: float | None
     target_mode: str
+    target_vmaf: float | None
     min_psnr: float | None
     verify_every: int
+    score: str | tuple[str, ...]
+    vmaf_model: str
     backend: str
     cluster_address: str | None
     partition: str | None

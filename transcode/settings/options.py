@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, cast
@@ -10,12 +11,22 @@ from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.option import Option, check_options, documented
 from vidprep.formats.spread import FRAMES_AT_ONCE, rounded_down, rounded_up, sampled_count, spread
-from vidprep.transcode.settings.parse import parse_bytes, parse_rate, parse_size, parse_source_rate, parse_stream
+from vidprep.transcode.settings.parse import (
+    ALWAYS_SCORED,
+    parse_bytes,
+    parse_rate,
+    parse_scores,
+    parse_size,
+    parse_source_rate,
+    parse_stream,
+)
 
 FITS = ("pad", "crop", "stretch")
 MIN_MEMORY_BYTES = 1 << 29
 SCALERS = ("bicubic", "bilinear", "area", "lanczos")
 INT32_MAX = 2**31 - 1
+USUAL_VMAF_MODEL = "vmaf_v0.6.1"
+DB_AT_VMAF, VMAF_PER_DB = (93.0, 41.0), 1.5  # 1st percentiles of real clips at 240 lines: where a search begins
 MIN_TILES, MAX_TILES = 128, 768  # VIDEO_MIN_TOKEN_NUM and VIDEO_MAX_TOKEN_NUM of qwen_vl_utils 0.0.14
 
 
@@ -220,9 +231,46 @@ class QualityGate:
         Option("Fail outputs whose mean PSNR-Y is below DB.", "DB", keyword="min_psnr", above=0, most=100, unit="dB"),
     ] = None
     verify_every: Annotated[int, Option("Score every N-th frame; all are decoded.", "N", least=1)] = 1
+    score: Annotated[
+        tuple[str, ...],
+        Option(
+            "Scores of each frame against the frame that was encoded: psnr,ssim always, and vmaf, xpsnr, which see all frames in order.",
+            "A,B",
+            parse=parse_scores,
+            written="psnr,ssim",
+        ),
+    ] = ALWAYS_SCORED
+    vmaf_model: Annotated[
+        str, Option("Model of libvmaf: vmaf_v0.6.1, which other tools use, vmaf_v1.0.16_3d0h, …", "NAME")
+    ] = USUAL_VMAF_MODEL
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "score", parse_scores(self.score))
         check_options(self)
+        if self.scores_in_order and self.verify_every > 1:
+            raise SettingsError(
+                "<score>: VMAF and XPSNR see all frames in order; leave out <verify_every>",
+                score=",".join(self.score),
+                verify_every=self.verify_every,
+            )
+        if self.vmaf_model != USUAL_VMAF_MODEL and "vmaf" not in self.score:
+            raise SettingsError("<vmaf_model> needs <score>", vmaf_model=self.vmaf_model, score="vmaf")
+        if not re.fullmatch(r"vmaf_[a-z0-9_.]+", self.vmaf_model):
+            raise SettingsError("<vmaf_model>: give a name such as vmaf_v0.6.1", vmaf_model=self.vmaf_model)
+
+    @property
+    def scores_in_order(self) -> bool:
+        """Whether a score depends on neighbouring frames."""
+        return not set(self.score) <= set(ALWAYS_SCORED)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the options; those of scores that few runs ask for only where they are given."""
+        found: dict[str, object] = {"min_psnr_db": self.min_psnr_db, "verify_every": self.verify_every}
+        if self.scores_in_order:
+            found["score"] = list(self.score)
+        if self.vmaf_model != USUAL_VMAF_MODEL:
+            found["vmaf_model"] = self.vmaf_model
+        return found
 
 
 def _is_per_video(mode: str) -> bool:
@@ -235,12 +283,12 @@ _TARGET_MODES = {"dataset": False, "per-video": True}
 @documented
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Target for the 1st percentile of the PSNR-Y of every output."""
+    """Target for the 1st percentile over the frames of every output: of PSNR-Y, or of VMAF. Give one."""
 
     HEADING: ClassVar[str] = "Quality"
 
     psnr_db: Annotated[
-        float,
+        float | None,
         Option(
             "Find the coarsest CRF or quality at which the 1st percentile of PSNR-Y is at least DB for 99 % of a "
             "sample of videos. Videos below DB are encoded again, finer.",
@@ -250,7 +298,7 @@ class Target:
             most=80,
             unit="dB",
         ),
-    ]
+    ] = None
     per_video: Annotated[
         bool,
         Option(
@@ -261,9 +309,58 @@ class Target:
             written="dataset",
         ),
     ] = False
+    vmaf: Annotated[
+        float | None,
+        Option(
+            "The same for the 1st percentile of VMAF, which adds it to --score.",
+            "V",
+            keyword="target_vmaf",
+            least=10,
+            most=100,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.psnr_db is not None and self.vmaf is not None:
+            raise SettingsError(
+                "<target_psnr> and <target_vmaf> exclude each other; give one",
+                target_psnr=self.psnr_db,
+                target_vmaf=self.vmaf,
+            )
+        if self.psnr_db is None and self.vmaf is None:
+            raise SettingsError("a target is a PSNR or a VMAF; give one")
+
+    @property
+    def floor(self) -> float:
+        """The least value of the 1st percentile."""
+        found = self.psnr_db if self.vmaf is None else self.vmaf
+        assert found is not None
+        return found
+
+    @property
+    def option(self) -> dict[str, Any]:
+        """The keyword that gives it, and its value."""
+        return {"target_psnr": self.psnr_db} if self.vmaf is None else {"target_vmaf": self.vmaf}
+
+    @property
+    def flag(self) -> str:
+        return "--target-psnr" if self.vmaf is None else "--target-vmaf"
+
+    @property
+    def usual_db(self) -> float:
+        """The PSNR-Y in dB at which this is reached in most videos; a search begins there."""
+        return self.floor if self.vmaf is None else DB_AT_VMAF[1] + (self.floor - DB_AT_VMAF[0]) / VMAF_PER_DB
+
+    @property
+    def per_db(self) -> float:
+        """Usual gain per dB of PSNR-Y."""
+        return 1.0 if self.vmaf is None else VMAF_PER_DB
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the options that are given."""
+        found: dict[str, object] = {"psnr_db": self.psnr_db, "per_video": self.per_video}
+        return found if self.vmaf is None else {"vmaf": self.vmaf, "per_video": self.per_video}
 
 
 @documented

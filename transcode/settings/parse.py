@@ -173,6 +173,17 @@ def parse_source_rate(given: str | float | Fraction) -> Fraction:
     return parse_rate(given, "source_fps")
 
 
+ALWAYS_SCORED, SCORES = ("psnr", "ssim"), ("psnr", "ssim", "vmaf", "xpsnr")
+
+
+def parse_scores(given: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of scores, in the order of SCORES; psnr and ssim are always among them."""
+    names = {name.strip() for name in (given.split(",") if isinstance(given, str) else given)}
+    if unknown := sorted(names - set(SCORES)):
+        raise SettingsError(f"<score>: give some of {', '.join(SCORES)}", score=shortened(unknown[0]))
+    return tuple(name for name in SCORES if name in names | set(ALWAYS_SCORED))
+
+
 def parse_stream(given: str | int) -> int | None:
     """Return the number of a video stream; None for `best`."""
     if given == "best":

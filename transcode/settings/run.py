@@ -13,14 +13,21 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
-from vidprep.formats.errors import SettingsError
+from vidprep.formats.errors import MissingError, SettingsError
 from vidprep.formats.manifest import shown
 from vidprep.formats.option import Declared, Option, check_options, documented, options_of
 from vidprep.formats.storage import is_url
 from vidprep.formats.video import EncoderOptions
 from vidprep.transcode.settings.options import Limits, QualityGate, Retime, Sampling, Scale, Target
 from vidprep.transcode.settings.output import FrameOutput, Output, VideoOutput, output_of
-from vidprep.transcode.settings.parse import parse_names, parse_rate, parse_shares, parse_size
+from vidprep.transcode.settings.parse import (
+    ALWAYS_SCORED,
+    parse_names,
+    parse_rate,
+    parse_scores,
+    parse_shares,
+    parse_size,
+)
 
 BAD_ROWS = ("fail", "skip")
 ACTION_RULES = ("last", "mean", "sum")
@@ -255,13 +262,13 @@ class RunSettings:
             return
         if not self.output.has_loss:
             raise SettingsError(
-                "<target_psnr>: a tensor store has no loss; leave it out", target_psnr=self.target.psnr_db
+                f"<{min(self.target.option)}>: a tensor store has no loss; leave it out", **self.target.option
             )
         if self.output.split not in ("auto", "off"):
             raise SettingsError(
-                "<split> and <target_psnr> exclude each other; split with the CRF that `vidprep tune` finds",
+                f"<split> and <{min(self.target.option)}> exclude each other; split with the CRF that `vidprep tune` finds",
                 split=self.output.split,
-                target_psnr=self.target.psnr_db,
+                **self.target.option,
             )
 
     @property
@@ -282,7 +289,9 @@ class RunSettings:
         Args:
             duration: Length of the video in seconds; None if unknown.
         """
-        return None if self.target is not None else self.output.segment_seconds(duration)
+        if self.target is not None or self.gate.scores_in_order:
+            return None
+        return self.output.segment_seconds(duration)
 
     def at(self, value: float) -> RunSettings:
         """Return the same settings with another CRF or JPEG quality."""
@@ -293,7 +302,8 @@ class RunSettings:
         """Whether JPEGs of a folder are stored as they are: no option asks for another rate, size or quality."""
         output, scale, rate = self.output, self.scale, self.retime.frame_rate
         return (
-            isinstance(output, FrameOutput)
+            self.retime.source_rate is not None
+            and isinstance(output, FrameOutput)
             and output.is_coded
             and output.quality is None
             and output.subsampling is None
@@ -314,7 +324,7 @@ class RunSettings:
     def as_dict(self) -> dict[str, object]:
         """Return every setting that decides the bytes of an output, its acceptance or its place, with defaults filled in."""
         rate = self.retime.frame_rate
-        target = {"target": asdict(self.target)} if self.target else {}
+        target = {"target": self.target.as_dict()} if self.target else {}
         reading: dict[str, object] = {}  # what few runs ask for changes no digest of the others
         if self.retime.source_rate is not None:
             reading |= {"source_fps": str(self.retime.source_rate), "keeps_jpegs": self.keeps_jpegs}
@@ -331,7 +341,7 @@ class RunSettings:
                 "cut_origin": self.retime.cut_origin,
                 "time_rule": TIME_RULE,
                 "scale": self.scale.as_dict(),
-                "gate": asdict(self.gate),
+                "gate": self.gate.as_dict(),
                 "hdr": "keep" if self.keeps_hdr else "sdr",
                 "audio": self.output.audio,
                 "on_damage": self.on_damage,
@@ -424,21 +434,37 @@ def build_scale(keywords: Mapping[str, Any]) -> Scale:
     return build_options(Scale, keywords)
 
 
+def build_gate(keywords: Mapping[str, Any]) -> QualityGate:
+    """Build the QualityGate from keywords. Raises SettingsError, and MissingError if libvmaf is needed and not there."""
+    if keywords.get("target_vmaf") is not None:
+        scores = parse_scores(keywords.get("score", ALWAYS_SCORED))
+        keywords = {**keywords, "score": (*scores, "vmaf")}
+    gate = build_options(QualityGate, keywords)
+    if "vmaf" in gate.score:
+        import av.filter
+
+        if "libvmaf" not in av.filter.filters_available:
+            raise MissingError(
+                f"--score vmaf: PyAV {av.__version__} was built without libvmaf; install it for Python 3.12 or newer, whose wheels have it"
+            )
+    return gate
+
+
 def build_settings(keywords: Mapping[str, Any], kind: type[Output]) -> RunSettings:
     """Build the settings from keywords, for a kind of output. Raises SettingsError."""
     target = None
-    if keywords.get("target_psnr") is not None:
+    if given := [name for name in ("target_psnr", "target_vmaf") if keywords.get(name) is not None]:
         value = kind.quality_keyword
         if keywords.get(value) is not None:
             raise SettingsError(
-                f"<{value}> and <target_psnr> exclude each other; give one",
-                **{value: keywords[value], "target_psnr": keywords["target_psnr"]},
+                f"<{value}> and <{given[0]}> exclude each other; give one",
+                **{value: keywords[value], given[0]: keywords[given[0]]},
             )
         target = build_options(Target, keywords)
     elif (mode := keywords.get("target_mode")) is not None:
         at_40 = {"target_psnr": 40.0}
         if build_options(Target, at_40 | {"target_mode": mode}) != build_options(Target, at_40):
-            raise SettingsError("<target_mode> needs <target_psnr>", target_mode=mode, target_psnr=40)
+            raise SettingsError("<target_mode> needs <target_psnr> or <target_vmaf>", target_mode=mode, target_psnr=40)
     sampling = None
     if keywords.get("sample_fps") is not None:
         sampling = build_options(Sampling, keywords)
@@ -456,6 +482,6 @@ def build_settings(keywords: Mapping[str, Any], kind: type[Output]) -> RunSettin
         sampling=sampling,
         retime=build_options(Retime, keywords),
         scale=build_scale(keywords),
-        gate=build_options(QualityGate, keywords),
+        gate=build_gate(keywords),
         limits=build_options(Limits, keywords),
     )

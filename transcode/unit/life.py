@@ -46,7 +46,7 @@ from vidprep.transcode.unit.job import (
 )
 from vidprep.transcode.unit.row import describe_frames, describe_header, describe_output, describe_picture, remarks
 from vidprep.transcode.unit.segments import segments_of
-from vidprep.transcode.unit.target_search import Search
+from vidprep.transcode.unit.target_search import Search, reached_by
 
 # Coded audio begins with encoder delay: 21 to 46 ms for AAC.
 PRIMING_SECONDS = Fraction(5, 100)
@@ -247,16 +247,17 @@ def _until_target(job: Job, row: ManifestRow, target: Target, context: Context) 
 
     Returns the row of the one that stays, which stands under the partial name. Raises GateError when none reaches it.
     """
-    search = Search(job.settings.output.quality_scale, target.psnr_db)
+    search = Search(job.settings.output.quality_scale, target)
     best_row = row
     tried: list[float] = []
     reached: list[float] = []
     value = job.settings.output.quality_value
     while True:
-        assert row.psnr_y_p1_db is not None
+        found = reached_by(row, target)
+        assert found is not None
         tried.append(value)
-        reached.append(row.psnr_y_p1_db)
-        search.record(search.scale.step_of(value), row.psnr_y_p1_db)
+        reached.append(found)
+        search.record(search.scale.step_of(value), found)
         step = search.next(any_that_reaches=not target.per_video)
         if step is None:
             break
@@ -270,15 +271,19 @@ def _until_target(job: Job, row: ManifestRow, target: Target, context: Context) 
         _make(again, row, context)
     if search.best is None:
         raise GateError(
-            f"the 1st percentile of PSNR-Y is {max(reached):.2f} dB at best, at {search.scale.option} "
-            f"{tried[reached.index(max(reached))]:g}; --target-psnr asks for {target.psnr_db:g}",
+            f"the 1st percentile of {'PSNR-Y' if target.vmaf is None else 'VMAF'} is {max(reached):.2f} at best, at "
+            f"{search.scale.option} {tried[reached.index(max(reached))]:g}; {target.flag} asks for {target.floor:g}",
             path=job.unit.path,
         )
     if search.scale.step_of(value) != search.best:
         row = best_row
         os.replace(job.best, job.partial)  # noqa: PTH105
     Path(job.best).unlink(missing_ok=True)
-    row.target_psnr_y_p1_db, row.target_tried, row.target_reached_db = target.psnr_db, tried, reached
+    row.target_tried = tried
+    if target.vmaf is None:
+        row.target_psnr_y_p1_db, row.target_reached_db = target.psnr_db, reached
+    else:
+        row.target_vmaf_p1, row.target_reached_vmaf = target.vmaf, reached
     return row
 
 

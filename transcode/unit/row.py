@@ -193,5 +193,8 @@ def describe_output(row: ManifestRow, made: Outcome, output: OutputFormat, parti
     row.psnr_y_db, row.psnr_yuv_db = quality.psnr_y_db, quality.psnr_yuv_db
     row.psnr_y_p1_db, row.psnr_y_min_db = quality.psnr_y_p1_db, quality.psnr_y_min_db
     row.worst_frame, row.ssim = quality.worst_frame, quality.ssim
+    row.vmaf, row.vmaf_harmonic_mean, row.vmaf_p1 = quality.vmaf, quality.vmaf_harmonic_mean, quality.vmaf_p1
+    row.vmaf_model = quality.vmaf_model
+    row.xpsnr_db, row.xpsnr_p1_db = quality.xpsnr_db, quality.xpsnr_p1_db
     row.size_bytes = partial.stat().st_size
     row.sha256 = sha256_of(partial)

@@ -1,14 +1,20 @@
-"""The coarsest setting at which one video still reaches a PSNR, in few encodes: interpolated, as ab-av1 does."""
+"""The coarsest setting at which one video still reaches a PSNR or VMAF, in few encodes: interpolated, as ab-av1 does."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from vidprep.transcode.settings import QualityScale
+from vidprep.formats.manifest import ManifestRow
+from vidprep.transcode.settings import QualityScale, Target
 
 CLOSE_DB = 0.25
 LOSSLESS_DB = 100.0
 TRUSTED_LINES = 4
+
+
+def reached_by(row: ManifestRow, target: Target) -> float | None:
+    """Return the 1st percentile that a target is about; None if the output has no score."""
+    return row.psnr_y_p1_db if target.vmaf is None else row.vmaf_p1
 
 
 @dataclass(slots=True)
@@ -17,21 +23,21 @@ class Search:
 
     Attributes:
         scale: Values of the setting
-        floor_db: Target in dB
-        known: Measured dB by step
+        target: The target
+        known: Measured 1st percentile by step
     """
 
     scale: QualityScale
-    floor_db: float
+    target: Target
     known: dict[int, float] = field(default_factory=dict)
 
-    def record(self, step: int, db: float) -> None:
-        self.known[step] = min(db, LOSSLESS_DB)
+    def record(self, step: int, reached: float) -> None:
+        self.known[step] = min(reached, LOSSLESS_DB)
 
     @property
     def best(self) -> int | None:
         """The coarsest step that reached the target."""
-        return max((step for step, db in self.known.items() if db >= self.floor_db), default=None)
+        return max((step for step, db in self.known.items() if db >= self.target.floor), default=None)
 
     @property
     def first_miss(self) -> int | None:
@@ -48,25 +54,25 @@ class Search:
         if best is not None and miss is not None:
             one, other = best, miss
         else:
-            one, *others = sorted(self.known, key=lambda step: abs(self.known[step] - self.floor_db))
+            one, *others = sorted(self.known, key=lambda step: (abs(self.known[step] - self.target.floor), -step))
             other = others[0] if others else one
         if best is not None and miss is not None and len(self.known) > TRUSTED_LINES:
             return (at[best] + at[miss]) / 2
-        slope = self.scale.slope
+        slope = self.scale.slope * self.target.per_db
         if one != other:
             slope = max(slope / 4, (self.known[one] - self.known[other]) / (at[other] - at[one]))
-        return at[one] + (self.known[one] - self.floor_db) / slope
+        return at[one] + (self.known[one] - self.target.floor) / slope
 
     def next(self, *, any_that_reaches: bool = False) -> int | None:
         """Return the next step; None if `best` is good enough, or the finest step misses.
 
         Args:
             any_that_reaches: Stop at the first step that reaches the target; otherwise continue until no coarser one
-                does, or it is within 0.25 dB.
+                does, or it is within 0.25.
         """
         best, miss = self.best, self.first_miss
         low = 0 if best is None else best + 1
         high = len(self.scale.values) - 1 if miss is None else miss - 1
-        if low > high or (best is not None and (any_that_reaches or self.known[best] - self.floor_db < CLOSE_DB)):
+        if low > high or (best is not None and (any_that_reaches or self.known[best] - self.target.floor < CLOSE_DB)):
             return None
         return min(high, max(low, self.scale.step_at(self.crossing())))

@@ -125,6 +125,8 @@ CHANGES: dict[str, RunSettings] = {
     "upscale": replace(PLAIN, scale=Scale(upscale=True)),
     "min_psnr_db": replace(PLAIN, gate=QualityGate(min_psnr_db=30)),
     "verify_every": replace(PLAIN, gate=QualityGate(verify_every=2)),
+    "score": replace(PLAIN, gate=QualityGate(score=("vmaf",))),
+    "vmaf_model": replace(PLAIN, gate=QualityGate(score=("vmaf",), vmaf_model="vmaf_v1.0.16_3d0h")),
     "hdr": replace(PLAIN, hdr="keep"),
     "audio": RunSettings(VideoOutput(audio="copy")),
     "on_damage": replace(PLAIN, on_damage="fail"),
@@ -137,6 +139,7 @@ CHANGES: dict[str, RunSettings] = {
     "target": replace(PLAIN, target=Target(38.0)),
     "psnr_db": replace(PLAIN, target=Target(40.0)),
     "per_video": replace(PLAIN, target=Target(38.0, per_video=True)),
+    "vmaf": replace(PLAIN, target=Target(vmaf=93.0)),
 }
 
 

@@ -20,6 +20,8 @@ NO_PATHS = {
     "fps",
     "source_fps",
     "video_stream",
+    "score",
+    "vmaf_model",
     "size",
     "encoder",
     "preset",

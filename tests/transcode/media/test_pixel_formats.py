@@ -85,7 +85,7 @@ def test_a_picture_of_another_format_than_the_encoder_was_opened_for_is_refused(
     options = RunSettings(VideoOutput(EncoderOptions(pixel_format="yuv422p10le")))
     rate = Fraction(25)
     output = OutputFormat(FrameSize(96, 64), "yuv422p10le", Colour(1, 1, 1), 1 / rate, rate, rate)
-    verifier = Verifier(output, "h264", check_decoder("h264", None), gop=options.video.encoder.gop, every=1)
+    verifier = Verifier(output, "h264", check_decoder("h264", None), gop=options.video.encoder.gop, gate=options.gate)
     for width, format_ in ((96, "xv30le"), (94, "yuv422p10le")):
         with pytest.raises(VerifyError, match=f"{width}x64 {format_} was made for 96x64 yuv422p10le"):
             verifier.expect(VideoFrame(width, 64, format_), 0)

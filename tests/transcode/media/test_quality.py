@@ -19,6 +19,7 @@ from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.metrics import FrameScore, FrameScorer, QualitySums, psnr_db
 from vidprep.transcode.media.verify import Measurements, Verifier, check_decoder, check_file, frame_checksum, peak_of
+from vidprep.transcode.settings import QualityGate
 
 SIZE = FrameSize(96, 64)
 COUNT = 24
@@ -70,7 +71,9 @@ def encode(path: Path, codec: str, gop: int = 5, seed: int = 0, count: int = COU
 
 def verify(made: Encoded, frames: Any = None, packets: Any = None, *, gop: int = 5, every: int = 1) -> Measurements:
     """frames: (picture, PTS) that are said to have gone in."""
-    verifier = Verifier(OUTPUT, made.codec, check_decoder(made.codec, made.extradata), gop=gop, every=every)
+    verifier = Verifier(
+        OUTPUT, made.codec, check_decoder(made.codec, made.extradata), gop=gop, gate=QualityGate(verify_every=every)
+    )
     for frame, pts in frames if frames is not None else [(picture(n), n) for n in range(COUNT)]:
         verifier.expect(frame, pts)
     for packet in packets if packets is not None else made.again():
@@ -168,7 +171,7 @@ def test_frames_of_another_size_are_not_scored(h264):
         "h264",
         check_decoder("h264", h264.extradata),
         gop=5,
-        every=1,
+        gate=QualityGate(),
     )
     for n in range(COUNT):
         verifier.expect(picture(n).reformat(width=48, height=32), n)
@@ -281,7 +284,9 @@ def test_the_two_frames_that_are_closest_in_time_are_among_them(folder):
     ticks = [n * 10 for n in range(12)]
     ticks[7] -= 3
     writer = VideoWriter(folder / "close.mp4", EncoderOptions(gop=5), replace(OUTPUT, frame_rate=None))
-    verifier = Verifier(OUTPUT, "h264", check_decoder("h264", writer.context.extradata), gop=5, every=1)
+    verifier = Verifier(
+        OUTPUT, "h264", check_decoder("h264", writer.context.extradata), gop=5, gate=QualityGate(verify_every=1)
+    )
     for number, tick in enumerate([*ticks, None]):
         if tick is not None:
             verifier.expect(picture(number), tick)
@@ -313,7 +318,7 @@ def test_a_frame_that_is_read_as_another_picture_is_found(number, cores, h264):
 
 
 def test_equal_pictures_score_infinity():
-    scorer = FrameScorer(SIZE, "yuv420p", OUTPUT.colour)
+    scorer = FrameScorer(OUTPUT, QualityGate())
     score = scorer.score(picture(1), picture(1))
     assert score == FrameScore(0.0, 0.0, 1.0)
     assert psnr_db(score.mse_y, 255) == math.inf
@@ -325,7 +330,7 @@ def test_equal_pictures_score_infinity():
 
 def test_scores_equal_numpys():
     a, b = picture(1), picture(4, seed=1)
-    score = FrameScorer(SIZE, "yuv420p", OUTPUT.colour).score(a, b)
+    score = FrameScorer(OUTPUT, QualityGate()).score(a, b)
     difference = (a.to_ndarray().astype(float) - b.to_ndarray()) ** 2
     assert score.mse_y == pytest.approx(difference[:64].mean(), abs=0.006)  # ffmpeg prints two digits
     assert score.mse_yuv == pytest.approx(difference.mean(), abs=0.006)

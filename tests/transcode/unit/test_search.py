@@ -8,6 +8,7 @@ import random
 import pytest
 
 from vidprep.formats.video.options import EncoderOptions
+from vidprep.transcode.settings.options import Target
 from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.unit.target_search import Search
 
@@ -29,7 +30,7 @@ def curve(seed: int, steps: int) -> list[float]:
 def test_it_ends_at_the_coarsest_that_reaches_the_floor_or_within_a_quarter_of_a_db(name, seed):
     scale = SCALES[name]
     db = curve(seed, len(scale.values))
-    search, step, tries = Search(scale, FLOOR), scale.guess(FLOOR), 0
+    search, step, tries = Search(scale, Target(FLOOR)), scale.guess(FLOOR), 0
     while step is not None:
         search.record(step, db[step])
         tries += 1
@@ -45,7 +46,7 @@ def test_the_first_that_reaches_is_enough_when_a_video_is_made_again(name):
     scale = SCALES[name]
     db = curve(1, len(scale.values))
     start = max(step for step, value in enumerate(db) if value >= FLOOR) + 6
-    search = Search(scale, FLOOR)
+    search = Search(scale, Target(FLOOR))
     search.record(start, db[start])
     for _ in range(3):
         step = search.next(any_that_reaches=True)
@@ -56,7 +57,7 @@ def test_the_first_that_reaches_is_enough_when_a_video_is_made_again(name):
 
 
 def test_an_unreachable_target_ends_at_the_finest_setting():
-    search, step = Search(SCALES["h264"], FLOOR), 30
+    search, step = Search(SCALES["h264"], Target(FLOOR)), 30
     while step is not None:
         search.record(step, 20.0)
         step = search.next()

@@ -1,0 +1,173 @@
+"""VMAF and XPSNR, against ffmpeg's filters on the same frames."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import av.filter
+import imageio_ffmpeg
+import pytest
+
+from tests.helpers import make_clip, manifest, transcode
+from tests.numbered_pictures import constant, write
+from vidprep.formats.model import FrameSize
+from vidprep.transcode.media.metrics import QualitySums, why_no_vmaf
+
+HAS_VMAF = "libvmaf" in av.filter.filters_available
+needs_vmaf = pytest.mark.skipif(not HAS_VMAF, reason=f"PyAV {av.__version__} was built without libvmaf")
+FFMPEG = imageio_ffmpeg.get_ffmpeg_exe()
+
+
+def by_ffmpeg(source: Path, made: Path, before: str, pixel_format: str, rate: Fraction) -> dict[str, Any]:
+    """VMAF and XPSNR of a file against its source, which the filters `before` turn into what went into the encoder."""
+    log = made.with_suffix(".vmaf.json")
+    both = f"setpts=N/({rate})/TB,settb=1/1000000,fps={rate},format={pixel_format},setparams=range=tv:colorspace=bt709"
+    graph = (
+        f"[0:v]{both}[made];[1:v]{before}{both},split=2[due][again];"
+        f"[made]split=2[one][two];[one][due]xpsnr=shortest=1[x];[two][again]libvmaf=log_fmt=json:log_path={log}[v]"
+    )
+    command = [
+        FFMPEG,
+        "-hide_banner",
+        "-i",
+        made,
+        "-i",
+        source,
+        "-lavfi",
+        graph,
+        "-map",
+        "[x]",
+        "-map",
+        "[v]",
+        "-f",
+        "null",
+        "-",
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(log.read_bytes())
+    found = re.search(r"XPSNR +y: (\S+) +u: (\S+) +v: (\S+) +\(minimum: (\S+)\)", ran.stderr)
+    assert found is not None
+    return {
+        "vmaf": told["pooled_metrics"]["vmaf"]["mean"],
+        "vmaf_harmonic_mean": told["pooled_metrics"]["vmaf"]["harmonic_mean"],
+        "frames": [each["metrics"]["vmaf"] for each in told["frames"]],
+        "xpsnr_db": float(found[4]),
+    }
+
+
+@needs_vmaf
+@pytest.mark.parametrize(
+    ("size", "frames", "options", "before", "pixel_format", "rate"),
+    [
+        ((320, 240), 40, (), "", "yuv420p", 25),
+        ((320, 240), 40, ("--pixel-format", "yuv420p10le"), "format=yuv420p10le,", "yuv420p10le", 25),
+        ((178, 100), 30, (), "", "yuv420p", 25),
+        ((320, 240), 1, (), "", "yuv420p", 25),
+        ((320, 240), 60, ("--fps", "12.5"), "select=not(mod(n\\,2)),", "yuv420p", Fraction(25, 2)),
+        ((128, 96), 40, ("--codec", "vp9"), "", "yuv420p", 25),
+    ],
+)
+def test_vmaf_and_xpsnr_are_those_of_ffmpeg(
+    tmp_path: Path,
+    size: tuple[int, int],
+    frames: int,
+    options: tuple[str, ...],
+    before: str,
+    pixel_format: str,
+    rate: Fraction | int,
+) -> None:
+    source = make_clip(tmp_path / "src" / "a.mp4", frames, size=size)
+    ran = transcode(tmp_path / "src", tmp_path / "out", "--score", "vmaf,xpsnr", "--crf", 40, *options)
+    assert ran.code == 0, ran.err
+    row = manifest(tmp_path / "out")["a"]
+    theirs = by_ffmpeg(source, tmp_path / "out" / row["file_name"], before, pixel_format, Fraction(rate))
+    assert len(theirs["frames"]) == row["num_frames"]
+    assert row["vmaf"] == pytest.approx(theirs["vmaf"], abs=0.01)
+    assert row["vmaf_harmonic_mean"] == pytest.approx(theirs["vmaf_harmonic_mean"], abs=0.01)
+    assert row["vmaf_p1"] == pytest.approx(sorted(theirs["frames"])[math.ceil(row["num_frames"] / 100) - 1], abs=0.01)
+    assert row["xpsnr_db"] == pytest.approx(theirs["xpsnr_db"], abs=0.01)
+    assert row["xpsnr_p1_db"] <= row["xpsnr_db"] + 1e-9
+    assert row["vmaf_model"].startswith("vmaf_v0.6.1 (libvmaf ")
+    assert transcode(tmp_path / "src", tmp_path / "out", verb="validate").code == 0
+
+
+def test_xpsnr_needs_no_libvmaf(tmp_path: Path) -> None:
+    make_clip(tmp_path / "src" / "a.mp4", 10, size=(320, 240))
+    assert transcode(tmp_path / "src", tmp_path / "out", "--score", "xpsnr").code == 0
+    row = manifest(tmp_path / "out")["a"]
+    assert 20 < row["xpsnr_db"] < 60
+    assert (row["vmaf"], row["vmaf_model"]) == (None, None)
+
+
+@pytest.mark.skipif(HAS_VMAF, reason="this PyAV has libvmaf")
+def test_without_libvmaf_it_is_refused_before_any_work(tmp_path: Path) -> None:
+    make_clip(tmp_path / "src" / "a.mp4", 10)
+    ran = transcode(tmp_path / "src", tmp_path / "out", "--score", "vmaf")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "built without libvmaf" in ran.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_scores_frames_in_order_excludes_scoring_some_of_them(tmp_path: Path) -> None:
+    make_clip(tmp_path / "src" / "a.mp4", 10)
+    for options, said in (
+        (("--score", "xpsnr", "--verify-every", 2), "see all frames in order"),
+        (("--score", "mos"), "give some of psnr, ssim, vmaf, xpsnr"),
+        (("--vmaf-model", "vmaf_v1.0.16_3d0h"), "needs --score vmaf"),
+    ):
+        ran = transcode(tmp_path / "src", tmp_path / "out", *options)
+        assert (ran.code, said in ran.err) == (2, True), ran.err
+
+
+@needs_vmaf
+def test_a_burst_is_scored_and_small_pictures_are_named(tmp_path: Path) -> None:
+    make_clip(tmp_path / "src" / "a.mp4", 20, size=(320, 240))
+    make_clip(tmp_path / "src" / "tiny.mp4", 5, size=(64, 16))
+    ran = transcode(tmp_path / "src", tmp_path / "out", "--score", "vmaf,xpsnr", "--quality", 60, verb="burst")
+    assert ran.code == 1
+    rows = manifest(tmp_path / "out")
+    assert 50 < rows["a"]["vmaf_p1"] <= rows["a"]["vmaf"] <= 100
+    assert "64x16 are too small for the VMAF model" in rows["tiny"]["message"]
+
+
+def test_sizes_that_models_take() -> None:
+    assert why_no_vmaf(FrameSize(18, 18), "vmaf_v0.6.1") is None
+    assert why_no_vmaf(FrameSize(64, 16), "vmaf_v0.6.1") is not None
+    assert why_no_vmaf(FrameSize(240, 180), "vmaf_v1.0.16_3d0h") is None
+    assert why_no_vmaf(FrameSize(256, 144), "vmaf_v1.0.16_3d0h") is not None
+
+
+@needs_vmaf
+def test_the_target_is_reached_by_the_coarsest_crf_that_does(tmp_path: Path) -> None:
+    """By brute force: every CRF beside the one that was found."""
+    write(tmp_path / "src" / "b.mp4", constant(30, 30))
+    for number in range(3):
+        make_clip(tmp_path / "src" / f"a{number}.mp4", 24, size=(128, 96), seed=number)
+    options = ("--preset", "ultrafast", "--target-mode", "per-video")
+    assert transcode(tmp_path / "src", tmp_path / "out", "--target-vmaf", 85, *options).code == 0
+    for id_, row in manifest(tmp_path / "out").items():
+        assert row["vmaf_p1"] >= 85
+        assert row["target_vmaf_p1"] == 85
+        assert row["target_reached_vmaf"][row["target_tried"].index(row["crf"])] == pytest.approx(row["vmaf_p1"])
+        if row["vmaf_p1"] > 85.25 and row["crf"] < 51:
+            coarser = row["crf"] + 1
+            ran = transcode(
+                tmp_path / "src" / f"{id_}.mp4",
+                tmp_path / id_,
+                *("--crf", coarser, "--score", "vmaf", "--preset", "ultrafast"),
+            )
+            assert ran.code == 0
+            assert manifest(tmp_path / id_)[id_]["vmaf_p1"] < 85
+
+
+def test_frames_without_a_score_are_an_error() -> None:
+    with pytest.raises(Exception, match="no frame was scored"):
+        QualitySums().report(255)
