@@ -464,7 +464,9 @@ def build_settings(keywords: Mapping[str, Any], kind: type[Output]) -> RunSettin
     elif (mode := keywords.get("target_mode")) is not None:
         at_40 = {"target_psnr": 40.0}
         if build_options(Target, at_40 | {"target_mode": mode}) != build_options(Target, at_40):
-            raise SettingsError("<target_mode> needs <target_psnr> or <target_vmaf>", target_mode=mode, target_psnr=40)
+            raise SettingsError(
+                "<target_mode> needs <target_psnr> or <target_vmaf>", target_mode=mode, target_psnr=40, target_vmaf=93
+            )
     sampling = None
     if keywords.get("sample_fps") is not None:
         sampling = build_options(Sampling, keywords)

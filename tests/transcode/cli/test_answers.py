@@ -118,7 +118,7 @@ def test_options_stand_under_headings():
         (("transcode", "{src}", "{src}/../x", "--split-seed", 3), "--split-seed 3 needs --split-by train=0.8,…"),
         (
             ("transcode", "{src}", "{src}/../x", "--target-mode", "per-video"),
-            "--target-mode per-video needs --target-psnr 40 or --target-vmaf",
+            "--target-mode per-video needs --target-psnr 40 or --target-vmaf 93",
         ),
         (("transcode", "{src}", "{src}"), "{src}: is the destination, too; give a destination outside of it"),
         (
