@@ -90,6 +90,7 @@ bench: $(READY)  ## ratios against other tools on real clips (BENCH_SRC=folder);
 	$(BIN)/python tests/bench/cores.py
 	$(BIN)/python tests/bench/sizes.py
 	$(BIN)/python tests/bench/sampled.py
+	$(BIN)/python tests/bench/defaults.py
 	$(BIN)/python tests/bench/index.py
 	$(BIN)/python tests/bench/remote.py ours
 

@@ -147,11 +147,15 @@ CONTAINERS = {
 }
 
 
+SHORT_GOP = 8
+
+
 @dataclass(frozen=True, slots=True)
 class EncoderProfile:
     """One encoder.
 
-    Values of `options` and `params` may contain {gop}, {crf}, {qmin} (ten below the CRF), {threads}, and for large
+    Values of `options` and `params` may contain {gop}, {crf}, {qmin} (twelve below the CRF up to SHORT_GOP, else 0), {threads}, {short} and
+    {long} (1 up to SHORT_GOP, else 0, and the reverse), {dlf} (2 or 1 likewise), and for large
     pictures {rows} (1: rows of blocks in parallel) and {pools} (threads for them, which do not change the bytes).
 
     Attributes:
@@ -336,8 +340,23 @@ ENCODERS = {
                 "wpp": "{rows}",
             },
             light_params=("master-display", "max-cll"),
-            tune_options={"psnr": {"tune": "psnr"}, "fastdecode": {"tune": "fastdecode"}},
-            tune_params={"psnr": {"ipratio": "1.0", "b-adapt": "0", "bframes": "3", "rc-lookahead": "8", "ctu": "32"}},
+            tune_options={"fastdecode": {"tune": "fastdecode"}},
+            # x265's own `-tune psnr` turns adaptive quantisation off, which loses by SSIM at longer GOPs.
+            tune_params={
+                "psnr": {
+                    "psy-rd": "0",
+                    "psy-rdoq": "0",
+                    "aq-mode": "2",
+                    "aq-strength": "0.5",
+                    "ipratio": "1.1",
+                    "b-adapt": "0",
+                    "bframes": "3",
+                    "rc-lookahead": "15",
+                    "ctu": "32",
+                    "rd": "3",
+                    "ref": "1",
+                }
+            },
         ),
         EncoderProfile(
             name="libvpx-vp9",
@@ -387,7 +406,13 @@ ENCODERS = {
             # SVT-AV1 4.2 hangs in one of some thousand encodes, or breaks a packet or its time.
             params={"scd": "0", "lp": "{threads}", "lookahead": "8", "hierarchical-levels": "3"},
             tune_params={
-                "psnr": {"tune": "1", "enable-tf": "0", "enable-dlf": "2", "qp-scale-compress-strength": "1"},
+                # With long GOPs SVT-AV1's own values are better: temporal filtering pays where many frames refer to a keyframe.
+                "psnr": {
+                    "tune": "1",
+                    "enable-tf": "{long}",
+                    "enable-dlf": "{dlf}",
+                    "qp-scale-compress-strength": "{short}",
+                },
                 "visual": {"tune": "0"},
                 "fastdecode": {"tune": "1", "fast-decode": "1"},
             },

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import NO_HDR_METADATA, FrameSize, HdrMetadata
 from vidprep.formats.option import Option, check_options, documented
-from vidprep.formats.profiles import CODECS, CONTAINERS, ENCODERS, OTHER_NAMES, TUNES, EncoderProfile
+from vidprep.formats.profiles import CODECS, CONTAINERS, ENCODERS, OTHER_NAMES, SHORT_GOP, TUNES, EncoderProfile
 
 NO_SIZE = FrameSize(0, 0)
 LARGE_LINES = 480
@@ -152,7 +152,10 @@ class EncoderOptions:
             "rows": int(has_rows := full.threads is None and _is_large(size)),
             "pools": cores if has_rows else "none",
             "crf": f"{full.crf:g}",
-            "qmin": f"{max(0.0, full.crf - 10):g}",
+            "short": (is_short := int(full.gop <= SHORT_GOP)),
+            "qmin": f"{max(0.0, full.crf - 12) if is_short else 0:g}",
+            "long": 1 - is_short,
+            "dlf": 1 + is_short,
         }
 
         def fill(options: Mapping[str, str]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """`make bench`: vidprep against ffmpeg run by xargs, in one run on real clips, as ratios. Never a test.
 
-    python tests/bench/bench.py [speed] [memory] [rate] [validate]      all four when none is named
+    python tests/bench/bench.py [speed] [memory] [rate] [validate] [scores]      all when none is named
 
 speed   wall and CPU time of a whole run, against `xargs -P <cores> ffmpeg -threads 1`: its encode alone, and its encode
         followed by its psnr filter. Once with the encoder options that vidprep chose ("same"), and for h264 with
@@ -9,6 +9,8 @@ memory  peak resident memory of one worker process, source 1280x720.
 rate    BD-rate of the default settings on PSNR-Y against ffmpeg's own default (libx264 medium, untuned), and CPU time.
 
 validate  a whole destination read again and scored against its sources, against ffmpeg's psnr and ssim filters over the same pairs.
+
+scores  CPU time with --score vmaf and xpsnr, of that without.
 
 BENCH_SRC=folder names the clips; it needs a 1280x720 and a 340x256 one among them.
 """
@@ -379,6 +381,36 @@ def validate() -> None:
         pairs.remove()
 
 
+def scores() -> None:
+    """CPU time of a run with VMAF, with XPSNR and with both, as multiples of one without."""
+    print("\nscores: CPU time of transcode, GOP 16, with other scores than PSNR and SSIM, of the same run without")
+    cases = [("720p", by_size(1280, 720), 2), ("340x256", by_size(340, 256), 8)]
+    has_vmaf = "libvmaf" in av.filter.filters_available
+    for name, sources, copies in cases:
+        costs = {}
+        for asked in ("psnr,ssim", "xpsnr", *(("vmaf", "vmaf,xpsnr") if has_vmaf else ())):
+            with tempfile.TemporaryDirectory() as folder:
+                raw = Path(folder) / "raw"
+                raw.mkdir()
+                for number in range(copies):
+                    for path in sources:
+                        (raw / f"{number}_{path.name}").symlink_to(path.resolve())
+                command = [
+                    sys.executable,
+                    "-m",
+                    "vidprep.transcode",
+                    "transcode",
+                    str(raw),
+                    f"{folder}/made",
+                    "--quiet",
+                ]
+                costs[asked] = timed([*command, "--score", asked], env=ENVIRONMENT).cpu
+        for asked, seconds in costs.items():
+            if asked != "psnr,ssim":
+                print(f"{name:12}{asked:14}{seconds / costs['psnr,ssim']:8.2f}", flush=True)
+                keep(f"{name}, --score {asked}: CPU, of psnr and ssim alone", seconds / costs["psnr,ssim"])
+
+
 class Pairs:
     """A finished destination beside its sources."""
 
@@ -416,7 +448,7 @@ class Pairs:
 
 
 def main() -> None:
-    wanted = sys.argv[1:] or ["speed", "memory", "rate", "validate"]
+    wanted = sys.argv[1:] or ["speed", "memory", "rate", "validate", "scores"]
     print(
         json.dumps(
             {
@@ -427,7 +459,7 @@ def main() -> None:
         )
     )
     for name in wanted:
-        {"speed": speed, "memory": memory, "rate": rate, "validate": validate}[name]()
+        {"speed": speed, "memory": memory, "rate": rate, "validate": validate, "scores": scores}[name]()
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def _deltas(rows: Sequence[SweepRow], names: Sequence[str], ids: Sequence[str], 
 def _cell(name: str, rows: list[SweepRow], times: SweepRow) -> dict[str, Any]:
     frames = sum(row["num_frames"] for row in rows)
     means = {
-        key: statistics.mean(min(row[key], MAX_DB) for row in rows)
+        key: statistics.mean(min(row[key], MAX_DB) if key.endswith("_db") else row[key] for row in rows)
         for key in ("psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "ssim", *OTHER_SCORES)
         if all(row.get(key) is not None for row in rows)
     }

@@ -61,8 +61,8 @@ def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
                 _delta_table({"anchor": anchor, "curves": curves}, f"by {OTHER_SCORES[score].partition(',')[0]}")
             )
         delta.text = (
-            "How many bytes a row takes at equal PSNR-Y, against the column: -20 % is a fifth less. The mean over the videos on which "
-            "both have four points and PSNR in common (ITU-T VCEG-M33)."
+            "How many bytes a row takes at equal quality by that score, against the column: -20 % is a fifth less. The mean over the videos "
+            "on which both have four points and a range of the score in common (ITU-T VCEG-M33)."
         )
     else:
         delta.text = "No two curves have four points and PSNR in common on any video; give each at least four values."

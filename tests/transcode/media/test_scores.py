@@ -171,3 +171,18 @@ def test_the_target_is_reached_by_the_coarsest_crf_that_does(tmp_path: Path) -> 
 def test_frames_without_a_score_are_an_error() -> None:
     with pytest.raises(Exception, match="no frame was scored"):
         QualitySums().report(255)
+
+
+@needs_vmaf
+def test_a_sweep_compares_by_vmaf_too(tmp_path: Path) -> None:
+    make_clip(tmp_path / "src" / "a.mp4", 30, size=(128, 96))
+    crfs = ("--crf", "h264=20,28,36,44", "--crf", "hevc=20,28,36,44")
+    ran = transcode(
+        tmp_path / "src", tmp_path / "out", "--codec", "h264,hevc", *crfs, "--score", "vmaf,xpsnr", verb="sweep"
+    )
+    assert ran.code == 0, ran.err
+    told = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    by_vmaf = [cell["vmaf"] for cell in told["cells"] if cell["codec"] == "h264"]
+    assert by_vmaf == sorted(by_vmaf, reverse=True)
+    assert by_vmaf[0] > 80
+    assert told["bd_rate"]["by_score"].keys() == {"vmaf", "xpsnr_db"}
