@@ -61,7 +61,7 @@ def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
                 _delta_table({"anchor": anchor, "curves": curves}, f"by {OTHER_SCORES[score].partition(',')[0]}")
             )
         delta.text = (
-            "How many bytes a row takes at equal quality by that score, against the column: -20 % is a fifth less. The mean over the videos "
+            "How many bytes a row takes at equal quality by that score, against the column: -20 % is a fifth less. Mean over the videos "
             "on which both have four points and a range of the score in common (ITU-T VCEG-M33)."
         )
     else:
