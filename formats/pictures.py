@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
 
-from vidprep.formats.errors import ReadError
+from vidprep.formats.errors import ReadError, count_of
 from vidprep.formats.model import SourceState
 
 PICTURE_EXTENSIONS = frozenset(("jpg", "jpeg", "png", "bmp", "tif", "tiff", "webp"))
 SAME_KIND = {"jpeg": "jpg", "tiff": "tif"}
-# The last number of the name counts; as a decimal it may be a time, as in 1305031102.175304.png.
-NUMBERED = re.compile(r"(.*?)([0-9]+(?:\.[0-9]+)?)([^0-9]*)\.([a-z]+)", re.IGNORECASE | re.DOTALL)
+# The last number of the name counts; one with a fraction is a time in seconds since 1970, as in 1305031102.175304.png.
+NUMBERED = re.compile(r"(.*?)([0-9]{9,}\.[0-9]+|[0-9]+)([^0-9]*)\.([a-z]+)", re.IGNORECASE | re.DOTALL)
 SERIES_SHOWN = 3
 
 
@@ -38,7 +38,11 @@ class PictureSeries:
 
     @property
     def paths(self) -> list[str]:
-        return [f"{self.folder}/{name}" for name in self.names]
+        return [self.path_of(number) for number in range(len(self.names))]
+
+    def path_of(self, number: int) -> str:
+        """Return the path of a picture, counted from 0."""
+        return f"{self.folder}/{self.names[number]}"
 
     @property
     def extension(self) -> str:
@@ -47,7 +51,9 @@ class PictureSeries:
 
 
 def is_numbered_picture(name: str) -> bool:
-    """Return whether a file name is that of a numbered picture."""
+    """Return whether a file name is that of a numbered picture. Hidden ones are not: macOS leaves `._0001.jpg` beside `0001.jpg`."""
+    if name.startswith("."):
+        return False
     return name.rpartition(".")[2].lower() in PICTURE_EXTENSIONS and NUMBERED.fullmatch(name) is not None
 
 
@@ -113,5 +119,5 @@ def _gaps(numbers: list[Decimal], names: tuple[str, ...]) -> str:
     usual = min(steps)
     at = next(place for place, (one, later) in enumerate(pairwise(numbers)) if later - one != usual)
     count = steps.total() - steps[usual]
-    more = f", and in {count - 1} more places" if count > 1 else ""
-    return f"numbers are missing between {names[at]} and {names[at + 1]}{more}; the pictures follow each other without a pause"
+    more = f", and in {count_of(count - 1, 'more place')}" if count > 1 else ""
+    return f"numbers are missing between {names[at]} and {names[at + 1]}{more}; the video has no pause there"

@@ -15,7 +15,7 @@ CODES = {
     "timestamps_sorted": "timestamps ran backwards",
     "timestamps_joined": "the clock jumped back",
     "timestamps_guessed": "frames had no timestamp",
-    "rate_guessed": "a raw stream tells no frame rate, and 25 was assumed",
+    "rate_guessed": "the raw stream stores no frame rate, and 25 was assumed",
     "pictures_missing": "numbers are missing in a folder of numbered pictures",
     "timestamps_moved": "frames shared a timestamp, or were closer than the container can tell",
     "frames_left_out": "several frames shared a timestamp, and one of them was kept",

@@ -63,6 +63,7 @@ from .untrusted import (
     open_descriptor as open_descriptor,
     open_regular as open_regular,
     parse_json as parse_json,
+    rate_of as rate_of,
     read_json as read_json,
     read_regular as read_regular,
     seal_footer as seal_footer,

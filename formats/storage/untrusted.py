@@ -177,6 +177,23 @@ def bounded_fraction(text: str) -> Fraction:
         raise ValueError(f"{text} divides by zero") from error
 
 
+# The rates of NTSC as people write them, and what they mean.
+NTSC_RATES = {
+    "23.976": Fraction(24000, 1001),
+    "23.98": Fraction(24000, 1001),
+    "29.97": Fraction(30000, 1001),
+    "47.952": Fraction(48000, 1001),
+    "47.95": Fraction(48000, 1001),
+    "59.94": Fraction(60000, 1001),
+    "119.88": Fraction(120000, 1001),
+}
+
+
+def rate_of(text: str) -> Fraction:
+    """Parse frames per second exactly; 23.976, 29.97 and 59.94 mean N·1000/1001. Raises ValueError."""
+    return NTSC_RATES.get(text) or bounded_fraction(text)
+
+
 def exact_ratio(name: str, value: object) -> Fraction:
     """Return [numerator, denominator] as a Fraction; both must be positive 64-bit integers. Raises ValueError."""
     if (

@@ -28,7 +28,7 @@ from av.video.stream import VideoStream
 from vidprep.formats.errors import ReadError, SettingsError, StoreError
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.pictures import PictureSeries, list_pictures
-from vidprep.formats.storage import bounded_fraction
+from vidprep.formats.storage import rate_of
 from vidprep.formats.stores.base import Frames, FrameStore, Samples, SourceMap, VideoFacts
 from vidprep.formats.stores.data_files import Handles
 from vidprep.formats.stores.encoded import RgbRows, VideoReader, fill_from, samples_from
@@ -107,11 +107,15 @@ class VideoFiles(FrameStore):
             twin = next(file for file in files if self._files[self._id_of(file)] != file or files.count(file) > 1)
             raise StoreError("is given twice, or differs from another only in its extension; rename one", path=twin)
         try:
-            rate = None if source_fps is None else bounded_fraction(str(source_fps))
-        except ValueError:
-            rate = Fraction(0)
-        if rate is not None and not 0 < rate < 1 << 16:
-            raise SettingsError(f"source_fps is {source_fps!r}; give frames a second, such as 12 or 30000/1001")
+            rate = None if source_fps is None else rate_of(str(source_fps))
+            if rate is not None and not Fraction(1, 1000) <= rate <= 1000:
+                raise ValueError(f"{rate} is no rate")
+        except ValueError as error:
+            raise SettingsError(
+                f"source_fps is {source_fps!r}; give frames a second, such as 12, 29.97 or 30000/1001"
+            ) from error
+        if video_stream is not None and video_stream < 0:
+            raise SettingsError(f"video_stream is {video_stream!r}; give a number from 0")
         self._opening: dict[str, Any] = {"raw_rate": rate, "video_stream": video_stream}
         self._series = {id_: _series(file, rate) for id_, file in self._files.items() if file.is_dir()}
         self._scanned: dict[str, ScanResult] = {}
@@ -209,7 +213,7 @@ class _PictureReader:
     def fill(self, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
         """Decode pictures into arrays of shape (h, w, 3), scaled to the size of the arrays. Raises StoreError."""
         for number, row in zip(numbers, rows, strict=True):
-            path = self._pictures.paths[number]
+            path = self._pictures.path_of(number)
             try:
                 frame = decode_picture(path, self._pictures.extension)
                 turn = {0: turn_of(frame).orientation}
@@ -268,9 +272,9 @@ def _series(folder: Path, rate: Fraction | None) -> PictureSeries:
 
 def _scan_pictures(pictures: PictureSeries, rate: Fraction) -> ScanResult:
     """Scan a folder: its first picture tells the size of all. Raises ReadError."""
-    frame = decode_picture(pictures.paths[0], pictures.extension)
+    frame = decode_picture(pictures.path_of(0), pictures.extension)
     orientation, count = turn_of(frame).orientation, len(pictures.names)
-    facts = VideoFacts(count, *_shown(frame, NO_CROPPING, orientation), rate, keyframes=list(range(count)))
+    facts = VideoFacts(count, *_shown(frame, NO_CROPPING, orientation), rate)
     return ScanResult(facts, 0, NO_CROPPING, {0: orientation}, None, Fraction(0))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from fractions import Fraction
 from pathlib import Path
 from typing import cast
@@ -18,7 +19,11 @@ from vidprep.formats.storage import is_disk_full
 from vidprep.formats.video.pyav import open_output, reason_of, video_decoder
 
 DECODERS = {"jpg": "mjpeg", "png": "png", "bmp": "bmp", "tif": "tiff", "webp": "webp"}
-COPIED = {"jpg", "png", "tif"}  # what MOV holds; the others become PNGs, which are lossless
+# What MOV holds, with a pixel format to declare: decoders go by the pictures, in their size too. The others become PNGs, without loss.
+COPIED = {"jpg": "yuvj420p", "png": "rgb24", "tif": "rgb24"}
+ANY_SIZE = 16, 16
+MAX_PIXELS = 1 << 27
+PLANAR = {"rgb24": "gbrp", "rgba": "gbrap"}
 UNREADABLE = b"\0"  # in place of an empty file: no decoder takes it, so that it is reported like any damaged frame
 
 
@@ -27,13 +32,14 @@ def decode_picture(path: str, extension: str) -> VideoFrame:
     try:
         data = Path(path).read_bytes()
         decoder = video_decoder(DECODERS[extension])
+        decoder.options = {"max_pixels": str(MAX_PIXELS)}
         frames = decoder.decode(Packet(data or UNREADABLE)) or decoder.decode(None)
     except OSError as error:
         raise ReadError(f"cannot be read: {reason_of(error)}", path=path) from error
     except (AvError, ValueError) as error:
-        raise ReadError(f"is no picture that can be decoded: {reason_of(error)}", path=path) from error
+        raise ReadError(f"cannot be decoded as a picture: {reason_of(error)}", path=path) from error
     if not frames:
-        raise ReadError("is no picture that can be decoded", path=path)
+        raise ReadError("cannot be decoded as a picture", path=path)
     return frames[0]
 
 
@@ -50,15 +56,18 @@ def join_pictures(pictures: PictureSeries, rate: Fraction, path: Path) -> None:
         DiskFullError: The disk is full.
         StorageError: The file cannot be written.
     """
-    first = _first_picture(pictures)
-    copies = pictures.extension in COPIED
-    as_rgb = "rgba" if any(component.is_alpha for component in first.format.components) else "rgb24"
+    copies, width, height, as_rgb = pictures.extension in COPIED, *ANY_SIZE, "rgb24"
+    if not copies:
+        first = _first_picture(pictures)
+        width, height = first.width, first.height
+        as_rgb = "rgba" if any(component.is_alpha for component in first.format.components) else as_rgb
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     try:
-        with open_output(f"file:{path}", format="mov", options={}) as container:
+        with open_output(f"file:{partial}", format="mov", options={}) as container:
             codec = DECODERS[pictures.extension] if copies else "png"
             stream = cast(VideoStream, container.add_stream(codec, rate=rate))
-            stream.width, stream.height = first.width, first.height
-            stream.pix_fmt = first.format.name if copies else as_rgb
+            stream.width, stream.height = width, height
+            stream.pix_fmt = COPIED.get(pictures.extension, as_rgb)
             stream.time_base = 1 / rate
             for number, each in enumerate(pictures.paths):
                 data = _bytes_of(each) if copies else _as_png(each, pictures.extension, as_rgb)
@@ -66,12 +75,15 @@ def join_pictures(pictures: PictureSeries, rate: Fraction, path: Path) -> None:
                 packet.stream, packet.time_base, packet.is_keyframe = stream, 1 / rate, True
                 packet.pts, packet.dts, packet.duration = number, number, 1
                 container.mux(packet)
+        partial.replace(path)  # another process never sees half of it
     except (AvError, OSError) as error:
         if isinstance(error, ReadError):
             raise
         if is_disk_full(error):
             raise DiskFullError(f"no room for the pictures of {pictures.folder}", path=path) from error
         raise StorageError(f"a copy of the pictures cannot be written: {reason_of(error)}", path=path) from error
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _first_picture(pictures: PictureSeries) -> VideoFrame:
@@ -104,5 +116,7 @@ def _as_png(path: str, extension: str, pixel_format: str) -> bytes:
     encoder.width, encoder.height, encoder.pix_fmt = frame.width, frame.height, pixel_format
     encoder.time_base = Fraction(1, 1)
     encoder.options = {"compression_level": "1"}
-    data = [bytes(packet) for packet in (*encoder.encode(frame.reformat(format=pixel_format)), *encoder.encode(None))]
+    # By planes of RGB: libswscale's way from YCbCr with alpha to packed pixels gives others each time (FFmpeg 8 and 9, measured).
+    planar = frame.reformat(format=PLANAR[pixel_format])
+    data = [bytes(packet) for packet in (*encoder.encode(planar.reformat(format=pixel_format)), *encoder.encode(None))]
     return b"".join(data)

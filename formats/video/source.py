@@ -82,7 +82,7 @@ def open_video(path: str | Path) -> InputContainer:
 
 
 class Source:
-    """An open source: its best video stream, decoded in display order, and signs of damage. Not thread-safe.
+    """An open source: one of its video streams, decoded in display order, and signs of damage. Not thread-safe.
 
     Close it, or use it in a `with` block.
 
@@ -211,7 +211,7 @@ class Source:
             raise NoVideoError(f"holds no video (it holds {held})", path=self.path)
         if number is not None and number >= len(streams):
             count = f"{len(streams)} video streams" if len(streams) > 1 else "one video stream, number 0"
-            raise NoVideoError(f"holds {count}; stream {number} is asked for", path=self.path)
+            raise NoVideoError(f"holds {count}; --video-stream asks for stream {number}", path=self.path)
         best = self._container.streams.best("video")
         stream = best if isinstance(best, VideoStream) and best in streams else streams[0]
         if number is not None:

@@ -298,7 +298,7 @@ def _stored(path: Path, row: ManifestRow, layout: StoreLayout) -> tuple[list[byt
 def _faults_against_source(path: Path, check: Check, unit: Unit, done: UnitResult) -> Iterator[str]:
     row, settings = check.row, check.settings
     value = row.crf if row.crf is not None else row.jpeg_quality
-    if value is not None:  # --target-psnr may have chosen another value for this video
+    if value is not None and settings.target is not None:  # it chose another value for this video
         settings = settings.at(value)
     settings = replace(settings, limits=replace(settings.limits, max_frames=ANY_FRAMES))
     with open_source(unit.path, settings, unit.cut) as source:

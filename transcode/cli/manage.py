@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import click
 
@@ -298,6 +298,11 @@ def pack(
         raise SettingsError(f"<shards>: {to} has no shards; leave it out", shards=shards)
     sampling = None if sample_fps is None else Sampling(sample_fps, sample_max, sample_min)
     scale = Scale(multiple_of=multiple_of, max_area=max_area, min_area=min_area)
+    for name, value, usual in (("sample_max", sample_max, 768), ("sample_min", sample_min, 4)):
+        if sample_fps is None and value != usual:
+            raise SettingsError(
+                f"<{name}> needs <sample_fps>", **cast("dict[str, Any]", {name: value, "sample_fps": 2})
+            )
     if to != "frames" and sample_fps is not None:
         raise SettingsError("<sample_fps> needs <to>", sample_fps=sample_fps, to="frames")
     if to != "frames" and multiple_of is not None:

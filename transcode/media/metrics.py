@@ -14,7 +14,9 @@ import gc
 import json
 import math
 import os
+import re
 import tempfile
+import weakref
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
@@ -99,6 +101,8 @@ class FrameScorer:
                 "leave out --score xpsnr"
             )
         self._log = _log_file() if self._model is not None else None
+        if self._log is not None:
+            weakref.finalize(self, self._log.unlink, missing_ok=True)
         self._graph: av.filter.Graph | None = av.filter.Graph()
         graph = self._graph
         graph.threads = 1
@@ -111,7 +115,7 @@ class FrameScorer:
         meters = [graph.add("psnr"), graph.add("ssim"), *([graph.add("xpsnr")] if self._asks_xpsnr else [])]
         vmaf = None
         if self._log is not None:
-            vmaf = graph.add("libvmaf", f"log_fmt=json:log_path={self._log}:model=version={self._model}")
+            vmaf = graph.add("libvmaf", f"log_fmt=json:log_path={_escaped(self._log)}:model=version={self._model}")
             meters.append(vmaf)
         split = graph.add("split", f"{len(meters)}")
         self._sink = graph.add("buffersink")
@@ -166,8 +170,6 @@ class FrameScorer:
             frames = tuple(float(each["metrics"]["vmaf"]) for each in told["frames"])
         except (AvError, OSError, ValueError, LookupError) as error:
             raise VerifyError(f"libvmaf left no scores: {error}") from error
-        finally:
-            self._log.unlink(missing_ok=True)
         return Vmaf(frames, f"{self._model} (libvmaf {told['version']})")
 
 
@@ -175,6 +177,11 @@ def _log_file() -> Path:
     handle, name = tempfile.mkstemp(prefix="vidprep-vmaf-", suffix=".json")
     os.close(handle)
     return Path(name)
+
+
+def _escaped(path: Path) -> str:
+    """Return a path as a value of a filter's option."""
+    return re.sub(r"([\\':])", r"\\\1", str(path))
 
 
 def _as_v1(graph: av.filter.Graph, last: FilterContext, pad: int = 0) -> FilterContext:

@@ -7,9 +7,8 @@ not depend on it: each stage takes its items in order, one at a time.
 from __future__ import annotations
 
 import threading
-from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing
 from fractions import Fraction
 from itertools import chain, islice, pairwise
@@ -150,41 +149,39 @@ def sampled_frames(
     if settings.sampling is None:
         return None
     with source.again() as again:
-        starts, end = _starts_by_packets(again, settings, cut)
-    if not starts:
+        count, ticks = _counted_by_packets(again, settings, cut)
+    if not count:
         with source.again() as again:
-            starts, end = _starts_by_decoding(again, settings, cut, on_progress)
-    seconds = (end - starts[0]) * source.info.time_base
-    return frozenset(settings.sampling.numbers(len(starts), float(seconds)))
+            count, ticks = _counted_by_decoding(again, settings, cut, on_progress)
+    return frozenset(settings.sampling.numbers(count, float(ticks * source.info.time_base)))
 
 
-def _starts_by_packets(source: Source, settings: RunSettings, cut: Cut) -> tuple[Sequence[int], int]:
-    """Return when the frames of a cut begin, and when the last one ends, in ticks from the first frame displayed; none if
-    only decoding tells.
-    """
+def _counted_by_packets(source: Source, settings: RunSettings, cut: Cut) -> tuple[int, Fraction]:
+    """Return the number of frames of a cut and its duration in ticks; 0 if only decoding tells."""
     window, survey = timing_of(source, settings, cut).window, survey_of(source)
     if survey is None or source.damage(read_to_end=True):
-        return (), 0
+        return 0, Fraction(0)
     shown, window = survey.shown, window.counted_from(survey.origin_pts)
     before = 0 if window.is_whole else bisect_left(shown, window.first_needed(shown))
     past = next((number for number in range(before, len(shown)) if window.is_past(shown[number], number)), len(shown))
     starts = shown[before:past]
     if not starts or any(one == other for one, other in pairwise(starts)):
-        return (), 0
-    return starts, shown[past] if past < len(shown) else survey.end
+        return 0, Fraction(0)
+    opening = window.opening(starts[0], is_held=window.is_before(starts[0], before))
+    end = window.end_of(starts[-1], shown[past] if past < len(shown) else survey.end)
+    return len(starts), end - opening
 
 
-def _starts_by_decoding(
+def _counted_by_decoding(
     source: Source, settings: RunSettings, cut: Cut, on_progress: Callable[[], None]
-) -> tuple[Sequence[int], int]:
+) -> tuple[int, Fraction]:
     window, facts = timing_of(source, settings, cut).window, SourceFacts()
     found = source_frames(source, facts, window, max_frames=settings.limits.max_frames, on_progress=on_progress)
-    frames = retimed(found, None, source.info.time_base, facts, Fraction(0))
-    starts, end = array("q"), 0
-    for frame in frames:
-        starts.append(frame.pts)
-        end = frame.pts + frame.duration
-    return starts, end
+    first = next(found)
+    count, end = 0, 0
+    for frame in retimed(chain([first], found), None, source.info.time_base, facts, facts.opening):
+        count, end = count + 1, frame.pts + frame.duration
+    return count, Fraction(end)
 
 
 class FilteredFrame(NamedTuple):

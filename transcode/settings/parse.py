@@ -37,6 +37,7 @@ from vidprep.formats.storage import (
     is_url,
     lacks_bucket,
     normalized,
+    rate_of,
 )
 
 TAKEN[ArrowStream] = (lambda value: hasattr(value, "__arrow_c_stream__"), "a table of Arrow, pandas or polars")
@@ -140,25 +141,11 @@ def _plain_hints(function: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
-# The rates of NTSC as people write them, and what they mean.
-NTSC_RATES = {
-    "23.976": Fraction(24000, 1001),
-    "23.98": Fraction(24000, 1001),
-    "29.97": Fraction(30000, 1001),
-    "47.952": Fraction(48000, 1001),
-    "47.95": Fraction(48000, 1001),
-    "59.94": Fraction(60000, 1001),
-    "119.88": Fraction(120000, 1001),
-}
-
-
 def parse_rate(given: str | float | Fraction, keyword: str = "fps") -> Fraction:
     """Return exact frames per second: `15`, `12.5`, `30000/1001`; 23.976, 29.97 and 59.94 mean N·1000/1001."""
     text = str(given)
-    if text in NTSC_RATES:
-        return NTSC_RATES[text]
     try:
-        rate = bounded_fraction(text)
+        rate = rate_of(text)
     except ValueError:
         raise SettingsError(
             f"<{keyword}>: give a number or a fraction, such as 15, 29.97 or 30000/1001", **{keyword: shortened(text)}

@@ -371,7 +371,7 @@ def _add_row(
         fault = why_not(error, is_link=os.path.islink(path))
     if fault:
         search.refuse(number + 1, Unit(unit_id, path, 0, 0, cut, row=number), where + fault)
-    elif search.in_destination(path if os.path.islink(path) else os.path.dirname(path)):
+    elif search.in_destination(path if pictures is not None or os.path.islink(path) else os.path.dirname(path)):
         raise ValueError(f"{one_line(path)} is inside the destination; give a destination outside of the sources")
     elif pictures is not None:
         search.add_series(unit_id, path, pictures, cut, number)

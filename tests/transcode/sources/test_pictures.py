@@ -69,6 +69,7 @@ def test_a_burst_of_jpegs_holds_the_bytes_of_their_files_in_the_order_of_their_n
 ) -> None:
     clip = folder_of(tmp_path / "src" / "a.b" / "clip.01", lambda number: name.format(number + 7))
     (clip / "notes.txt").write_text("not a picture")
+    (clip / ("._" + name.format(7))).write_bytes(b"of another system")
     assert transcode(tmp_path / "src", tmp_path / "out", "--source-fps", 12, verb="burst").code == 0
     store = open_store(tmp_path / "out")
     assert store.ids == ["a.b/clip.01"]
@@ -78,7 +79,7 @@ def test_a_burst_of_jpegs_holds_the_bytes_of_their_files_in_the_order_of_their_n
     assert store.facts("a.b/clip.01").frame_rate == 12
     row = manifest(tmp_path / "out")["a.b/clip.01"]
     assert (row["encoder"], row["jpeg_quality"], row["source"]) == ("copy", None, str(clip))
-    assert row["source_size_bytes"] == sum(path.stat().st_size for path in clip.glob("*.[jJ]*"))
+    assert row["source_size_bytes"] == sum(path.stat().st_size for path in clip.glob("[!.]*.[jJ]*"))
     assert transcode(tmp_path / "src", tmp_path / "out", "--source-fps", 12, verb="burst").err.count("1 done before")
     assert transcode(tmp_path / "src", tmp_path / "out", verb="validate").code == 0
     (clip / name.format(9)).write_bytes(jpeg(1000))
@@ -186,7 +187,7 @@ def test_a_folder_that_is_no_single_series_is_named_with_what_to_do(tmp_path: Pa
     assert "2 series of pictures" in messages
     assert "two pictures have the number" in messages
     assert rows["gaps"]["num_frames"] == COUNT - 3
-    assert "numbers are missing between 3.jpg and 6.jpg, and in 1 more places" in rows["gaps"]["warnings"][0]
+    assert "numbers are missing between 3.jpg and 6.jpg, and in 1 more place" in rows["gaps"]["warnings"][0]
 
 
 def test_pictures_without_a_rate_are_refused_with_the_option_that_gives_it(tmp_path: Path) -> None:
@@ -262,7 +263,7 @@ def test_a_video_stream_is_chosen_for_all_files_or_by_a_table(tmp_path: Path) ->
     assert numbers_on(store["src/cameras_stream1"].frames([2])) == [102]
     assert numbers_on(store["src/cameras_stream0"].frames([2])) == [2]
     assert numbers_on(store["src/cameras"].frames([2])) == [2]
-    assert "2 video streams; stream 2 is asked for" in rows["src/cameras_stream2"]["message"]
+    assert "2 video streams; --video-stream asks for stream 2" in rows["src/cameras_stream2"]["message"]
     assert transcode(listed, tmp_path / "each").err.count("3 done before")
     with pytest.raises(StoreError, match="2 video streams"):
         VideoFiles([path], video_stream=2).facts("cameras")
@@ -272,3 +273,17 @@ def test_a_burst_in_python_takes_the_same_options(tmp_path: Path) -> None:
     folder_of(tmp_path / "src" / "clip", "{}.jpg".format)
     made = burst(tmp_path / "src", tmp_path / "out", source_fps=12.5)
     assert (made.ok, open_store(tmp_path / "out").facts("clip").frame_rate) == (1, Fraction(25, 2))
+
+
+@pytest.mark.parametrize("alpha", [False, True])
+def test_webp_pictures_are_the_same_frames_each_time(tmp_path: Path, alpha: bool) -> None:
+    images = pytest.importorskip("PIL.Image")
+    clip = tmp_path / "src" / "clip"
+    clip.mkdir(parents=True)
+    for number in range(6):
+        grey = picture(number)
+        layers = [grey, grey, grey, *([np.full_like(grey, 200)] if alpha else [])]
+        images.fromarray(np.stack(layers, 2)).save(clip / f"{number}.webp", quality=90)
+    assert transcode(tmp_path / "src", tmp_path / "out", "--source-fps", 10, verb="burst").code == 0
+    assert numbers_on(open_store(tmp_path / "out")["clip"].frames()) == list(range(6))
+    assert transcode(tmp_path / "src", tmp_path / "out", verb="validate").code == 0
