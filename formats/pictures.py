@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ SAME_KIND = {"jpeg": "jpg", "tiff": "tif"}
 # The last number of the name counts; one with a fraction is a time in seconds since 1970, as in 1305031102.175304.png.
 NUMBERED = re.compile(r"(.*?)([0-9]{9,}\.[0-9]+|[0-9]+)([^0-9]*)\.([a-z]+)", re.IGNORECASE | re.DOTALL)
 SERIES_SHOWN = 3
+CHECKED = 10**6
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class PictureSeries:
     Attributes:
         folder: The folder
         names: File names in the order of their numbers: 2 comes before 10
-        state: Sum of their sizes, and the latest modification time
+        state: Sum of their sizes, and the latest modification time, whose last six digits are a checksum of all names, sizes and times
         gaps: What the numbers leave out, as a sentence; "" if they rise evenly
     """
 
@@ -83,8 +85,8 @@ def series_of(folder: str, files: Iterable[tuple[str, SourceState]]) -> PictureS
     """
     names: dict[Decimal, str] = {}
     series: Counter[str] = Counter()
-    size_bytes = mtime_ns = 0
-    for name, state in files:
+    size_bytes = mtime_ns = checksum = 0
+    for name, state in sorted(files):
         found = NUMBERED.fullmatch(name)
         assert found is not None
         before, number, after, extension = found.groups()
@@ -93,6 +95,7 @@ def series_of(folder: str, files: Iterable[tuple[str, SourceState]]) -> PictureS
             raise ReadError(f"two pictures have the number {number}: {twin} and {name}; remove one", path=folder)
         size_bytes += state.size_bytes
         mtime_ns = max(mtime_ns, state.mtime_ns)
+        checksum = zlib.crc32(f"{name}\0{state}".encode("utf-8", "surrogateescape"), checksum)
     if not series:
         raise ReadError("holds no numbered pictures (.jpg, .png, .bmp, .tif, .webp)", path=folder)
     if len(series) > 1:
@@ -103,7 +106,12 @@ def series_of(folder: str, files: Iterable[tuple[str, SourceState]]) -> PictureS
         )
     numbers = sorted(names)
     ordered = tuple(names[number] for number in numbers)
-    return PictureSeries(folder, ordered, SourceState(size_bytes, mtime_ns), _gaps(numbers, ordered))
+    return PictureSeries(
+        folder,
+        ordered,
+        SourceState(size_bytes, mtime_ns - mtime_ns % CHECKED + checksum % CHECKED),
+        _gaps(numbers, ordered),
+    )
 
 
 def _kind(extension: str) -> str:

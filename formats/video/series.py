@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import cast
@@ -22,6 +24,7 @@ DECODERS = {"jpg": "mjpeg", "png": "png", "bmp": "bmp", "tif": "tiff", "webp": "
 # What MOV holds, with a pixel format to declare: decoders go by the pictures, in their size too. The others become PNGs, without loss.
 COPIED = {"jpg": "yuvj420p", "png": "rgb24", "tif": "rgb24"}
 ANY_SIZE = 16, 16
+TIFF_COMPRESSION, JPEG_INSIDE = 259, (6, 7)
 MAX_PIXELS = 1 << 27
 PLANAR = {"rgb24": "gbrp", "rgba": "gbrap"}
 UNREADABLE = b"\0"  # in place of an empty file: no decoder takes it, so that it is reported like any damaged frame
@@ -29,14 +32,12 @@ UNREADABLE = b"\0"  # in place of an empty file: no decoder takes it, so that it
 
 def decode_picture(path: str, extension: str) -> VideoFrame:
     """Decode a picture file; `extension` is one of DECODERS. Raises ReadError."""
+    data = _bytes_of(path)
     try:
-        data = Path(path).read_bytes()
         decoder = video_decoder(DECODERS[extension])
         decoder.options = {"max_pixels": str(MAX_PIXELS)}
         frames = decoder.decode(Packet(data or UNREADABLE)) or decoder.decode(None)
-    except OSError as error:
-        raise ReadError(f"cannot be read: {reason_of(error)}", path=path) from error
-    except (AvError, ValueError) as error:
+    except (AvError, OSError, ValueError) as error:
         raise ReadError(f"cannot be decoded as a picture: {reason_of(error)}", path=path) from error
     if not frames:
         raise ReadError("cannot be decoded as a picture", path=path)
@@ -86,6 +87,22 @@ def join_pictures(pictures: PictureSeries, rate: Fraction, path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
+def _refuse_jpeg_inside(data: bytes, path: str) -> None:
+    """Raise ReadError for a TIFF whose data are JPEGs (TIFF 6.0, tag 259: 6 or 7), which libavcodec decodes to black."""
+    order = {b"II": "<", b"MM": ">"}.get(data[:2])
+    if order is None:
+        return
+    with suppress(struct.error):
+        (at,) = struct.unpack_from(f"{order}I", data, 4)
+        (count,) = struct.unpack_from(f"{order}H", data, at)
+        for entry in range(count):
+            tag, _, _, value = struct.unpack_from(f"{order}HHIH", data, at + 2 + 12 * entry)
+            if tag == TIFF_COMPRESSION and value in JPEG_INSIDE:
+                raise ReadError(
+                    "is a TIFF with JPEG data, which is not decoded here; convert it to PNG or JPEG", path=path
+                )
+
+
 def _first_picture(pictures: PictureSeries) -> VideoFrame:
     fault: ReadError | None = None
     for path in pictures.paths:
@@ -101,9 +118,11 @@ def _first_picture(pictures: PictureSeries) -> VideoFrame:
 
 def _bytes_of(path: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        data = Path(path).read_bytes()
     except OSError as error:
         raise ReadError(f"cannot be read: {error.strerror}", path=path) from error
+    _refuse_jpeg_inside(data, path)
+    return data
 
 
 def _as_png(path: str, extension: str, pixel_format: str) -> bytes:

@@ -64,7 +64,7 @@ THEORA_HEADER = (
     0x80  # bit of the first byte that marks a header, which chained files repeat in the middle (Theora I, 6.1)
 )
 # Demuxers of raw streams, which store no times; some codecs tell a rate.
-RAW_STREAMS = {"h264", "hevc", "vvc", "mjpeg", "m4v", "mpegvideo", "obu", "vc1", "cavsvideo"}
+RAW_STREAMS = {"h264", "hevc", "vvc", "mjpeg", "jpeg_pipe", "m4v", "mpegvideo", "obu", "vc1", "cavsvideo"}
 # vidprep counts their packets itself (damage/transport.py): libavformat marks those before the seam of joined recordings as corrupt.
 COUNTED_ITSELF = {"mpegts"}
 HEAD_PACKETS, HEAD_BYTES = 64, 16 << 20  # read to find the distance of frames

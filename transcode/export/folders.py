@@ -18,6 +18,7 @@ import csv
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -67,26 +68,55 @@ def export(store: FrameStore, out: Path, kind: str, options: FrameFolders, *, ov
     return len(store)
 
 
-class _Duration(NamedTuple):
+class _Times(NamedTuple):
     """Columns of a row."""
 
     id: str
     duration_seconds: float | None
+    pts: list[int] | None
+    time_base_num: int | None
+    time_base_den: int | None
 
 
 def write_frames(store: FrameStore, out: Path, options: FrameFolders) -> None:
-    durations = {row.id: row.duration_seconds for row in read_rows(store.folder, _Duration)}
+    rows = {row.id: row for row in read_rows(store.folder, _Times)}
     with (out / VIDEOS_NAME).open("w", encoding="utf-8") as file:
         for id_ in store.ids:
             video = store[id_]
-            seconds = durations.get(id_) or video.end_seconds
-            numbers = range(len(video)) if options.sampling is None else options.sampling.numbers(len(video), seconds)
+            seconds = _seconds(video, rows.get(id_))
+            if seconds is None and options.sampling is not None:
+                raise StoreError(
+                    f"{id_}: no times are known of it, by which --sample-fps could choose", path=store.path
+                )
+            numbers = (
+                range(len(video)) if options.sampling is None else options.sampling.numbers(len(video), seconds or 0.0)
+            )
             folder = out / id_
             folder.mkdir(parents=True)
             names = [f"{id_}/img_{number:05d}.jpg" for number in range(1, len(numbers) + 1)]
             for name, data in zip(names, _pictures(video, numbers, options), strict=True):
                 (out / name).write_bytes(data)
-            file.write(json.dumps(_described(video, numbers, names, seconds), ensure_ascii=False, default=str) + "\n")
+            line = _described(video, numbers, names, seconds, _starts(video, rows.get(id_)))
+            file.write(json.dumps(line, default=str) + "\n")
+
+
+def _seconds(video: StoredVideo, row: _Times | None) -> float | None:
+    """Return the duration; None if neither manifest nor store knows it."""
+    if row is not None and row.duration_seconds:
+        return row.duration_seconds
+    try:
+        return video.end_seconds
+    except StoreError:
+        return None
+
+
+def _starts(video: StoredVideo, row: _Times | None) -> list[float] | None:
+    """Return when the source frames begin, in seconds; None if neither store nor manifest knows it."""
+    with suppress(StoreError):
+        return [float(each) for each in video.source_timestamps]
+    if row is None or not row.pts or not row.time_base_num or not row.time_base_den:
+        return None
+    return [tick * row.time_base_num / row.time_base_den for tick in row.pts]
 
 
 def _pictures(video: StoredVideo, numbers: Sequence[int], options: FrameFolders) -> Iterator[bytes]:
@@ -113,14 +143,18 @@ def _size(video: StoredVideo, scale: Scale) -> tuple[int, int] | None:
     return None if (height, width) == (video.height, video.width) else (height, width)
 
 
-def _described(video: StoredVideo, numbers: Sequence[int], names: list[str], seconds: float) -> dict[str, Any]:
+def _described(
+    video: StoredVideo, numbers: Sequence[int], names: list[str], seconds: float | None, starts: list[float] | None
+) -> dict[str, Any]:
     """Return the line of a video in VIDEOS_NAME."""
-    rate = round(len(numbers) / seconds, RATE_DIGITS)
     line: dict[str, Any] = {"id": video.id, "type": "video", "video": names, "videos": [names]}
-    line |= {"fps": rate, "sample_fps": rate}
+    if seconds:
+        rate = round(len(numbers) / seconds, RATE_DIGITS)
+        line |= {"fps": rate, "sample_fps": rate}
     if video.store.source_map(video.id) is not None:
         line["frame_numbers"] = video.source_frames[numbers].tolist()
-        line["timestamps"] = [round(each, TIME_DIGITS) for each in video.source_timestamps[numbers].tolist()]
+        if starts is not None:
+            line["timestamps"] = [round(starts[number], TIME_DIGITS) for number in numbers]
     labels = video.store.labels(video.id)
     return line | {escaped_label(name, LINE_KEYS): for_json(value) for name, value in labels.items()}
 

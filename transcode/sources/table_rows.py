@@ -374,7 +374,9 @@ def _add_row(
     elif search.in_destination(path if pictures is not None or os.path.islink(path) else os.path.dirname(path)):
         raise ValueError(f"{one_line(path)} is inside the destination; give a destination outside of the sources")
     elif pictures is not None:
-        search.add_series(unit_id, path, pictures, cut, number)
+        search.add_series(
+            _id_of_cut(relative, cut) if given_id is None else unit_id, path, pictures, cut, number
+        )  # a folder has no extension
     else:
         search.add(unit_id, path, SourceState.of(status), cut, number)
 

@@ -282,3 +282,13 @@ def test_the_list_is_read_by_qwens_loader(clips: Path, tmp_path: Path) -> None:
         assert rates == [due[id_]["sample_fps"]]
         for theirs, ours in zip(corners, frames[:, ::48, ::48].mean(-1), strict=True):
             assert theirs == pytest.approx(ours, abs=6)
+
+
+@pytest.mark.parametrize("store", ["gulp", "webdataset", "tensor"])
+def test_every_store_of_frames_is_packed_with_its_times(clips: Path, tmp_path: Path, store: str) -> None:
+    ran = transcode(clips / "vfr.mp4", tmp_path / "ready", *OPTIONS, "--format", store, verb="burst")
+    assert ran.code == 0, ran.err
+    assert transcode(tmp_path / "ready", tmp_path / "frames", "--to", "frames", verb="pack").code == 0
+    (line,) = lines(tmp_path / "frames").values()
+    assert line["timestamps"] == pytest.approx([number * number / 400 for number in line["frame_numbers"]], abs=1e-4)
+    assert line["fps"] == pytest.approx(len(line["video"]) / seconds_of(tmp_path / "ready", line["id"]))

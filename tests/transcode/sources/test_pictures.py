@@ -287,3 +287,24 @@ def test_webp_pictures_are_the_same_frames_each_time(tmp_path: Path, alpha: bool
     assert transcode(tmp_path / "src", tmp_path / "out", "--source-fps", 10, verb="burst").code == 0
     assert numbers_on(open_store(tmp_path / "out")["clip"].frames()) == list(range(6))
     assert transcode(tmp_path / "src", tmp_path / "out", verb="validate").code == 0
+
+
+def test_renamed_pictures_are_another_video(tmp_path: Path) -> None:
+    clip = folder_of(tmp_path / "src" / "clip", "cam1.{}.jpg".format)
+    assert transcode(tmp_path / "src", tmp_path / "out", "--source-fps", 10, verb="burst").code == 0
+    assert numbers_on(open_store(tmp_path / "out")["clip"].frames()) == list(range(COUNT))
+    (clip / "cam1.3.jpg").rename(clip / "other")
+    (clip / "cam1.11.jpg").rename(clip / "cam1.3.jpg")
+    (clip / "other").rename(clip / "cam1.11.jpg")
+    assert transcode(tmp_path / "src", tmp_path / "out", "--source-fps", 10, verb="burst").code == 0
+    assert numbers_on(open_store(tmp_path / "out")["clip"].frames([3, 11])) == [11, 3]
+
+
+def test_grey_jpegs_are_kept(tmp_path: Path) -> None:
+    grey = bytes(simplejpeg.encode_jpeg(picture(5)[:, :, None], 90, "GRAY", "Gray"))
+    folder_of(tmp_path / "src" / "clip", "{}.jpg".format, lambda _: grey, 3)
+    assert transcode(tmp_path / "src", tmp_path / "out", "--source-fps", 10, verb="burst").code == 0
+    found = open_store(tmp_path / "out").coded("clip")
+    assert found is not None
+    assert list(found) == [grey] * 3
+    assert transcode(tmp_path / "src", tmp_path / "out", verb="validate").code == 0
