@@ -1,4 +1,4 @@
-"""Which frames of a video vision-language models get, and in which size.
+"""The frames of a video that vision-language models get, and their size.
 
 The rule is that of Qwen's `qwen_vl_utils` (smart_nframes and its video readers), so that a model sees the frames that its own processor
 would have chosen. A video of `num_frames` frames and `seconds` gives

@@ -21,7 +21,7 @@ from vidprep.formats.storage import is_disk_full
 from vidprep.formats.video.pyav import open_output, reason_of, video_decoder
 
 DECODERS = {"jpg": "mjpeg", "png": "png", "bmp": "bmp", "tif": "tiff", "webp": "webp"}
-# What MOV holds, with a pixel format to declare: decoders go by the pictures, in their size too. The others become PNGs, without loss.
+# MOV holds these as they are, with any pixel format and size in its header: decoders read them from the pictures. The others become PNGs.
 COPIED = {"jpg": "yuvj420p", "png": "rgb24", "tif": "rgb24"}
 ANY_SIZE = 16, 16
 TIFF_COMPRESSION, JPEG_INSIDE = 259, (6, 7)

@@ -258,6 +258,12 @@ class RunSettings:
                 fps=str(self.retime.frame_rate),
                 sample_fps=self.sampling.fps,
             )
+        if self.gate.scores_in_order and self.output.split not in ("auto", "off"):
+            raise SettingsError(
+                "<split> and <score> exclude each other: VMAF and XPSNR look at neighbouring frames; leave out one",
+                split=self.output.split,
+                score=",".join(self.gate.score),
+            )
         if self.target is None:
             return
         if not self.output.has_loss:

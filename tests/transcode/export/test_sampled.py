@@ -146,8 +146,7 @@ def test_conversations_and_labels_of_the_table_are_carried_through(clips: Path, 
     assert found["c"]["fps"] == pytest.approx(len(found["c"]["video"]) / (301 / 60))
 
 
-def test_a_damaged_video_is_sampled_by_the_frames_that_decode(clips: Path, tmp_path: Path) -> None:
-    data = (clips / "ntsc.mp4").read_bytes()
+def test_a_damaged_video_is_sampled_by_the_frames_that_decode(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     write(tmp_path / "src" / "a.mkv", constant(200, 20), rate=Fraction(20), g="10")
     data = (tmp_path / "src" / "a.mkv").read_bytes()
