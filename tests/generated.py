@@ -16,7 +16,7 @@ from vidprep.formats.manifest.remarks import codes_described
 from vidprep.formats.manifest.row import ManifestRow, described
 from vidprep.formats.option import Declared, options_of
 from vidprep.transcode.cli.main import main
-from vidprep.transcode.settings.run import SAMPLE, SOURCES, options_of_command
+from vidprep.transcode.settings.run import SAMPLE, SCORING, SOURCES, options_of_command
 
 ROOT = Path(__file__).parents[1]
 TYPES = ROOT / "transcode" / "settings" / "keyword_types.py"
@@ -55,7 +55,9 @@ def keyword_types() -> str:
     both = [each for each in of["transcode"] if each in of["burst"]]
     classes = [
         _class("SourceKeywords", "", sources),
+        _class("ValidateKeywords", "SourceKeywords", list(SCORING)),
         _class("SampleKeywords", "SourceKeywords", sample[len(sources) :]),
+        _class("TrialKeywords", "SampleKeywords", list(SCORING)),
         _class("RunKeywords", "SampleKeywords", both[len(sample) :]),
         *(
             _class(f"{name.capitalize()}Keywords", "RunKeywords", [each for each in of[name] if each not in both])

@@ -23,7 +23,7 @@ from tests.generated import every_command
 from tests.helpers import make_clips, manifest
 from vidprep.formats import open_store
 from vidprep.formats.errors import SettingsError
-from vidprep.transcode.settings.keyword_types import BurstKeywords, SampleKeywords, SourceKeywords, TranscodeKeywords
+from vidprep.transcode.settings.keyword_types import BurstKeywords, TranscodeKeywords, TrialKeywords, ValidateKeywords
 
 # Flags about what a command prints, which a function does not do; and arguments.
 OF_THE_COMMAND_LINE = {
@@ -41,8 +41,8 @@ OF_THE_COMMAND_LINE = {
 }
 CALLBACK = re.compile("on_(row|fault|finding|message|note|step)")
 OF_PYTHON = {"settings", "progress", "destinations", "on_row"}
-TYPED = {"transcode": (TranscodeKeywords,), "burst": (BurstKeywords,), "validate": (SourceKeywords,)} | dict.fromkeys(
-    ("sweep", "tune"), (SampleKeywords,)
+TYPED = {"transcode": (TranscodeKeywords,), "burst": (BurstKeywords,), "validate": (ValidateKeywords,)} | dict.fromkeys(
+    ("sweep", "tune"), (TrialKeywords,)
 )
 COMMANDS = (
     "transcode",

@@ -23,7 +23,18 @@ SEEKS = [
     ("unread", pa.int32()),
     ("reason", pa.string()),
 ]
-SCORES = ("psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "ssim", "ffmpeg_psnr_y_db", "vmaf", "vmaf_min")
+SCORES = (
+    "psnr_y_db",
+    "psnr_yuv_db",
+    "psnr_y_p1_db",
+    "ssim",
+    "ffmpeg_psnr_y_db",
+    "vmaf",
+    "vmaf_harmonic_mean",
+    "vmaf_p1",
+    "xpsnr_db",
+    "xpsnr_p1_db",
+)
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -32,6 +43,7 @@ SCHEMA = pa.schema(
         ("checked_at", pa.int64()),
         ("faults", pa.list_(pa.string())),
         *((name, pa.float64()) for name in SCORES),
+        ("vmaf_model", pa.string()),
         ("scored_at", pa.int64()),
         ("ffmpeg_failed", pa.string()),
         ("seeks", pa.list_(pa.struct(SEEKS))),
@@ -87,7 +99,9 @@ def write_results(destination: Path, results: Iterable[UnitResult]) -> None:
             if before["sha256"] is None or before["sha256"] != digests.get(before["id"]):
                 continue
             now = rows.setdefault(before["id"], before)
-            kept = {name: before[name] for name in SCORES if now[name] is None and before[name] is not None}
+            kept = {
+                name: before[name] for name in (*SCORES, "vmaf_model") if now[name] is None and before[name] is not None
+            }
             if kept and not now["faults"]:
                 now |= kept | {"scored_at": before["scored_at"]}
         table = pa.Table.from_pylist([rows[id_] for id_ in sorted(rows)], schema=SCHEMA)

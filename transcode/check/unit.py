@@ -69,7 +69,6 @@ class Check:
         settings: Settings of the run
         source: The source; None checks the output alone
         ffmpeg: ffmpeg program that scores it as well; "" for none
-        vmaf: Also score by libvmaf
         seeks: Number of random seeks in each of `loaders`
         loaders: Names of other readers
         opens: Whether it can be read through `open_store`
@@ -81,7 +80,6 @@ class Check:
     settings: RunSettings
     source: Unit | None = None
     ffmpeg: str = ""
-    vmaf: bool = False
     seeks: int = 0
     loaders: tuple[str, ...] = ()
     opens: bool = True
@@ -134,7 +132,11 @@ class UnitResult:
         ffmpeg_psnr_y_db: Mean PSNR-Y by the ffmpeg command
         ffmpeg_failed: Why the ffmpeg command could not score it
         vmaf: Mean VMAF
-        vmaf_min: Lowest VMAF of a frame
+        vmaf_harmonic_mean: Harmonic mean of VMAF
+        vmaf_p1: 1st percentile of VMAF
+        vmaf_model: Model and version of libvmaf
+        xpsnr_db: XPSNR of all frames
+        xpsnr_p1_db: 1st percentile of XPSNR
         scored_at: Seconds since 1970
         seeks: Results of random seeks per reader
         seconds: Duration of the check
@@ -153,7 +155,11 @@ class UnitResult:
     ffmpeg_psnr_y_db: float | None = None
     ffmpeg_failed: str | None = None
     vmaf: float | None = None
-    vmaf_min: float | None = None
+    vmaf_harmonic_mean: float | None = None
+    vmaf_p1: float | None = None
+    vmaf_model: str | None = None
+    xpsnr_db: float | None = None
+    xpsnr_p1_db: float | None = None
     scored_at: int | None = None
     seeks: dict[str, Seeks] = field(default_factory=dict)
     seconds: float = 0.0
@@ -212,6 +218,9 @@ def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
     elif sha256_of(path) != row.sha256:
         yield "its SHA-256 does not match the manifest"
     with open_video(path) as container:
+        if not container.streams.video:
+            yield "holds no video stream any more"
+            return
         stream = container.streams.video[0]
         stream.thread_count = 1
         shown = sorted((p.pts or 0, p.is_keyframe) for p in container.demux(stream) if p.size)
@@ -323,12 +332,18 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: UnitResul
     done.scored_at = done.checked_at
     done.psnr_y_db, done.psnr_yuv_db = quality.psnr_y_db, quality.psnr_yuv_db
     done.psnr_y_p1_db, done.ssim = quality.psnr_y_p1_db, quality.ssim
+    done.vmaf, done.vmaf_harmonic_mean, done.vmaf_p1 = quality.vmaf, quality.vmaf_harmonic_mean, quality.vmaf_p1
+    done.vmaf_model, done.xpsnr_db, done.xpsnr_p1_db = quality.vmaf_model, quality.xpsnr_db, quality.xpsnr_p1_db
     same_db, same_ssim = (SAME_DB, SAME_SSIM) if is_of_this_pyav(row.encoder_version) else (NEARLY_DB, NEARLY_SSIM)
     for name, found, recorded, same in (
         ("PSNR-Y", quality.psnr_y_db, row.psnr_y_db, same_db),
         ("PSNR-YUV", quality.psnr_yuv_db, row.psnr_yuv_db, same_db),
         ("SSIM", quality.ssim, row.ssim, same_ssim),
+        *((("XPSNR", quality.xpsnr_db, row.xpsnr_db, same_db),) if row.xpsnr_db is not None else ()),
+        *((("VMAF", quality.vmaf, row.vmaf, same_db),) if row.vmaf_model == quality.vmaf_model else ()),
     ):
+        if found is None:  # not asked for
+            continue
         if recorded is None or not (found == recorded or abs(found - recorded) <= same):
             yield f"{name} against its source is {found:.4f}, the manifest says {recorded}"
     if not check.ffmpeg:
@@ -350,12 +365,11 @@ def _faults_by_ffmpeg(
     unit = check.source
     assert unit is not None
     try:
-        scores = score_with_ffmpeg(check.ffmpeg, unit.path, path, stream, settings, vmaf=check.vmaf)
+        found = score_with_ffmpeg(check.ffmpeg, unit.path, path, stream, settings)
     except FfmpegError as error:  # an old ffmpeg lacks options that a source needs: no fault of the output
         done.ffmpeg_failed = f"{check.row.id}: {error.message}"
         return
-    done.ffmpeg_psnr_y_db, done.vmaf, done.vmaf_min = scores.psnr_y_db, scores.vmaf, scores.vmaf_min
-    found, here = scores.psnr_y_db, done.psnr_y_db
+    done.ffmpeg_psnr_y_db, here = found, done.psnr_y_db
     if settings.gate.verify_every == 1 and here is not None and not (found == here or abs(found - here) <= SAME_DB):
         yield f"PSNR-Y by the ffmpeg command is {found:.4f} dB, in process {here:.4f}"
 

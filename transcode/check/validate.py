@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 from vidprep.formats.errors import (
     CrashedError,
     DeadlineError,
-    MissingError,
     ReadError,
     SettingsError,
     StorageError,
@@ -47,8 +46,8 @@ from vidprep.transcode.check.results import table_of, write_results
 from vidprep.transcode.check.robot_files import faults_of_robot_files
 from vidprep.transcode.check.unit import Check, Seeks, UnitResult, check_unit
 from vidprep.transcode.destination import array_status, is_in_use, is_unfinished, partitions_in, settings_of
-from vidprep.transcode.media import find_ffmpeg, has_filter
-from vidprep.transcode.settings import RunSettings, VideoOutput
+from vidprep.transcode.media import find_ffmpeg
+from vidprep.transcode.settings import ALWAYS_SCORED, USUAL_VMAF_MODEL, RunSettings, VideoOutput
 from vidprep.transcode.sources import STATE_DIR, Unit, as_file, choose, choose_ids
 from vidprep.transcode.workers import (
     FRAMES_PER_SECOND,
@@ -70,14 +69,16 @@ class ValidateOptions:
     Attributes:
         sample: Number of units; None for all
         cross_check: Number of units that the ffmpeg command scores too
-        vmaf: Let the ffmpeg command score all of them, with libvmaf
+        score: Scores against the sources
+        vmaf_model: Model of libvmaf
         seeks: Number of random seeks in each video, for every installed reader
         ffmpeg: The ffmpeg program; None searches for one
     """
 
     sample: int | None = None
     cross_check: int = 0
-    vmaf: bool = False
+    score: tuple[str, ...] = ALWAYS_SCORED
+    vmaf_model: str = USUAL_VMAF_MODEL
     seeks: int = 0
     ffmpeg: str | Path | None = None
 
@@ -316,27 +317,32 @@ def _checks(
     is_video: bool,
     url: str,
 ) -> list[Check]:
-    if (options.vmaf or options.seeks) and not is_video:
+    if options.seeks and not is_video:
         raise SettingsError(
-            "<vmaf> and <seek_check> are for encoded videos; this destination holds frames one by one",
-            vmaf=options.vmaf,
-            seek_check=options.seeks,
+            "<seek_check> is for encoded videos; this destination holds frames one by one", seek_check=options.seeks
         )
-    if options.vmaf and sources is None:
-        raise SettingsError("<vmaf> compares with the sources; give them too", vmaf=True)
+    gate = replace(settings.gate, score=ALWAYS_SCORED)
+    if set(options.score) > set(ALWAYS_SCORED):
+        if gate.verify_every > 1 or not settings.output.has_loss:
+            told = (
+                "stored frames without loss" if gate.verify_every == 1 else "scored some of the frames (<verify_every>)"
+            )
+            raise SettingsError(
+                f"<score>: this run {told}", score=",".join(options.score), verify_every=gate.verify_every
+            )
+        gate = replace(gate, score=options.score, vmaf_model=options.vmaf_model)
     loaders = tuple(installed()) if options.seeks else ()
     ffmpeg, crossed = "", set[str]()
-    if sources is not None and is_video and (options.vmaf or options.cross_check):
-        ffmpeg = _witness(options.ffmpeg, vmaf=options.vmaf)
-        crossed = {row.id for row in (rows if options.vmaf else choose(rows, options.cross_check))}
+    if sources is not None and is_video and options.cross_check:
+        ffmpeg = _witness(options.ffmpeg)
+        crossed = {row.id for row in choose(rows, options.cross_check)}
     return [
         Check(
             destination,
             row,
-            settings,
+            replace(settings, gate=gate),
             sources.get(row.id) if sources is not None else None,
             ffmpeg=ffmpeg if row.id in crossed else "",
-            vmaf=options.vmaf,
             seeks=options.seeks,
             loaders=loaders,
             opens=unopened is not None and row.id not in unopened,
@@ -346,16 +352,13 @@ def _checks(
     ]
 
 
-def _witness(asked: str | Path | None, *, vmaf: bool) -> str:
+def _witness(asked: str | Path | None) -> str:
     """Return the ffmpeg program that scores outputs: the requested one, else VIDPREP_FFMPEG, else that of imageio-ffmpeg,
     which is about as new as PyAV's libraries; older ones render some sources differently. Raises MissingError.
     """
     import imageio_ffmpeg
 
-    binary = find_ffmpeg(asked or os.environ.get("VIDPREP_FFMPEG") or imageio_ffmpeg.get_ffmpeg_exe())
-    if vmaf and not has_filter(binary, "libvmaf"):
-        raise MissingError(f"--vmaf: {binary} was built without libvmaf; give --ffmpeg the path of one that has it")
-    return binary
+    return find_ffmpeg(asked or os.environ.get("VIDPREP_FFMPEG") or imageio_ffmpeg.get_ffmpeg_exe())
 
 
 def checked_in(child: Child, check: Check) -> UnitResult:

@@ -1,7 +1,7 @@
-"""`tune`: recommend settings for these sources and this way of reading, at a given PSNR.
+"""`tune`: recommend settings for these sources and this way of reading, at a given PSNR or VMAF.
 
-For every codec and a few keyframe intervals, it searches the coarsest CRF that reaches the PSNR, on lossless excerpts,
-and measures bytes, PSNR, milliseconds per sequence and CPU time. Among the Pareto-optimal choices of size and time it
+For every codec and a few keyframe intervals, it searches the coarsest CRF that reaches the target, on lossless excerpts,
+and measures bytes, scores, milliseconds per sequence and CPU time. Among the Pareto-optimal choices of size and time it
 recommends the smallest product; if the speed of the storage is given, the shortest time.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from vidprep.transcode.choose.sweep_tables import MAX_DB
 from vidprep.transcode.run import MISSES_ALLOWED, PROBE_SECONDS, excerpt, run_trial, shared_value
 from vidprep.transcode.settings import FrameOutput, Limits, RunSettings, Target, VideoOutput
 from vidprep.transcode.sources import Unit, choose
-from vidprep.transcode.unit import Job, JobResult
+from vidprep.transcode.unit import Job, JobResult, reached_by
 from vidprep.transcode.workers import Child, Pool
 
 MAX_GOP = 250
@@ -69,6 +69,9 @@ class Choice:
         decode_ms: Decoding time of a sequence
         storage_ms: Time to read its bytes at the given speed of the storage; 0 if none was given
         encode_hours: Estimated time to encode the whole dataset on one core
+        vmaf_p1: Lowest 1st percentile of VMAF; None without that score
+        vmaf: Mean of the videos' VMAF; None without that score
+        xpsnr_db: Mean of the videos' XPSNR, each at most MAX_DB; None without that score
     """
 
     codec: str
@@ -81,6 +84,9 @@ class Choice:
     decode_ms: float
     storage_ms: float
     encode_hours: float
+    vmaf_p1: float | None = None
+    vmaf: float | None = None
+    xpsnr_db: float | None = None
 
     @property
     def ms_per_sequence(self) -> float:
@@ -102,7 +108,7 @@ class Tuned:
         sampled: Number of videos that were measured
         num_videos: Number of videos
         left_out: A message for each codec and source that was not measured
-        target_psnr: The target in dB
+        target: The target
     """
 
     choices: tuple[Choice, ...]
@@ -111,7 +117,7 @@ class Tuned:
     sampled: int
     num_videos: int
     left_out: tuple[str, ...]
-    target_psnr: float
+    target: Target
 
     @property
     def pareto(self) -> tuple[Choice, ...]:
@@ -123,7 +129,7 @@ def recommend(
     work: Path,
     options: SweepOptions,
     reading: Reading,
-    target_db: float,
+    target: Target,
     workers: Pool[Job, JobResult],
     *,
     say: Callable[[str], object],
@@ -133,14 +139,14 @@ def recommend(
     Args:
         units: The sources.
         work: Folder of the trials; existing ones are reused.
-        options: Excerpts and codecs.
+        options: Excerpts, codecs and scores.
         reading: How the network reads.
-        target_db: PSNR to reach.
+        target: Quality to reach.
         workers: The pool.
         say: Receives progress messages.
 
     Raises:
-        SettingsError: No source can be read, or no codec reaches the PSNR.
+        SettingsError: No source can be read, or no codec reaches the target.
         StoppedError: A trial was stopped.
     """
     sample = choose(units, options.videos)
@@ -161,20 +167,20 @@ def recommend(
             name = codec if gop is None else f"{codec} gop {gop}"
             say(f"trying {name}")
             output = FrameOutput() if gop is None else VideoOutput(EncoderOptions(codec=codec, gop=gop))
-            settings = RunSettings(output)
+            settings = RunSettings(output, gate=options.gate)
             root = work / name.replace(" ", "_")
             try:
-                aimed = replace(settings, target=Target(target_db))
+                aimed = replace(settings, target=target)
                 value = shared_value(aimed, ready, root, workers=workers, say=lambda _text: None).value
                 rows = run_trial(settings.at(value), ready, root / f"{value}", workers)
-                choices.append(_choice(codec, gop, value, rows, root / f"{value}", reading, whole, target_db))
+                choices.append(_choice(codec, gop, value, rows, root / f"{value}", reading, whole, target))
             except SettingsError as error:
                 left_out.append(f"{name}: {error.message}")
     if not choices:
-        raise SettingsError(f"nothing reaches <target_psnr>: {'; '.join(left_out)}", target_psnr=target_db)
+        raise SettingsError(f"nothing reaches <{min(target.option)}>: {'; '.join(left_out)}", **target.option)
     choices.sort(key=lambda choice: choice.total_bytes)
     best, reason = _recommended(choices, reading)
-    return Tuned(tuple(choices), best, reason, len(ready), len(units), tuple(left_out), target_db)
+    return Tuned(tuple(choices), best, reason, len(ready), len(units), tuple(left_out), target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,15 +204,15 @@ def _choice(
     root: Path,
     reading: Reading,
     whole: _DatasetSize,
-    target_db: float,
+    target: Target,
 ) -> Choice:
     """Return the measurements of one setting. Raises SettingsError if too few videos reach the target, or if they cannot
     be read.
     """
     good = [row for row in rows if row.ok]
-    reached = sum((row.psnr_y_p1_db or 0.0) >= target_db for row in good)
+    reached = sum((reached_by(row, target) or 0.0) >= target.floor for row in good)
     if not good or reached < len(good) * (1 - MISSES_ALLOWED):
-        raise SettingsError(f"only {reached} of {len(good)} videos reach {target_db:g} dB at its finest")
+        raise SettingsError(f"only {reached} of {len(good)} videos reach {target.flag} {target.floor:g} at its finest")
     decode_ms = _decode_ms(root, [row.id for row in good], reading, reading.loader if gop else None)
     size = sum(row.size_bytes or 0 for row in good) / _frames(good)
     needed = reading.sequence_length if gop is None else reading.span - 1 + gop
@@ -221,7 +227,16 @@ def _choice(
         decode_ms=decode_ms,
         storage_ms=needed * size / reading.storage * 1e3 if reading.storage else 0.0,
         encode_hours=(_cpu(good) / _frames(good) + whole.decode_cpu) * whole.frames / 3600,
+        vmaf_p1=min((row.vmaf_p1 for row in good if row.vmaf_p1 is not None), default=None),
+        vmaf=_mean(row.vmaf for row in good),
+        xpsnr_db=_mean(row.xpsnr_db and min(row.xpsnr_db, MAX_DB) for row in good),
     )
+
+
+def _mean(scores: Iterable[float | None]) -> float | None:
+    """Return the mean of scores; None if there are none."""
+    found = [score for score in scores if score is not None]
+    return statistics.mean(found) if found else None
 
 
 def _recommended(choices: Sequence[Choice], reading: Reading) -> tuple[Choice, str]:

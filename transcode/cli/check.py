@@ -21,7 +21,7 @@ from vidprep.formats.option import Option, options_of
 from vidprep.formats.storage import ArrowStream, check_writable
 from vidprep.transcode.cli.command import Command, FolderOrUrl, LocalPath, Viewer, command_of
 from vidprep.transcode.destination import made_by_run
-from vidprep.transcode.settings import SourceKeywords, SourceOptions, typed
+from vidprep.transcode.settings import SCORING, SourceOptions, ValidateKeywords, typed
 from vidprep.transcode.sources import STATE_DIR
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _shortened(value: object) -> str:
     return text if len(text) <= PIPED_WIDTH else f"{text[:PIPED_WIDTH]}… ({len(text):,} characters)"
 
 
-@typed(*options_of(SourceOptions))
+@typed(*options_of(SourceOptions), *SCORING)
 def validate(
     destination: str | Path,
     *,
@@ -136,7 +136,6 @@ def validate(
     cross_check: Annotated[
         int, Option("With SRC: score K videos with the ffmpeg command as well; both must agree.", "K", least=0)
     ] = 3,
-    vmaf: Annotated[bool, Option("With SRC: score every video by libvmaf too, in the ffmpeg command.")] = False,
     seek_check: Annotated[
         int | None,
         Option(
@@ -147,9 +146,7 @@ def validate(
     ] = None,
     ffmpeg: Annotated[
         str | Path | None,
-        Option(
-            "The ffmpeg for --cross-check and --vmaf. Default: VIDPREP_FFMPEG, imageio-ffmpeg.", "PATH", path="file"
-        ),
+        Option("The ffmpeg for --cross-check. Default: VIDPREP_FFMPEG, imageio-ffmpeg.", "PATH", path="file"),
     ] = None,
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     out: Annotated[
@@ -162,7 +159,7 @@ def validate(
     ] = None,
     progress: bool = False,
     on_fault: Callable[[str], object] | None = None,
-    **which: Unpack[SourceKeywords],
+    **which: Unpack[ValidateKeywords],
 ) -> ValidationReport | AuditReport:
     """Check a finished destination from its bytes and, with `source`, against the videos that it was made from; or a dataset that
     vidprep did not make: of LeRobot, webdataset's tars, a videofolder, a table of videos, or a folder of videos.
@@ -171,7 +168,8 @@ def validate(
     Nothing is written to it.
 
     Give the keywords that chose the sources of the run (`include`, `limit`, ...) here too; with those that leave some
-    sources out, only the outputs of the others are checked.
+    sources out, only the outputs of the others are checked. `score` adds VMAF and XPSNR to the scores that are computed again; those that
+    the run took, too, must agree with the manifest.
 
     Args:
         destination: An output folder of `transcode` or `burst`, or its URL, of which one video at a time is fetched to TMPDIR and to
@@ -193,7 +191,7 @@ def validate(
     from vidprep.transcode.check import VALIDATION_NAME, ValidateOptions, check_destination
     from vidprep.transcode.destination import made_by_run, settings_of
     from vidprep.transcode.run import bar, unit_of_problem
-    from vidprep.transcode.settings import as_place, as_source, build_options
+    from vidprep.transcode.settings import as_place, as_source, build_gate, build_options
     from vidprep.transcode.sources import as_folder, find_sources
     from vidprep.transcode.workers import default_jobs
 
@@ -201,14 +199,13 @@ def validate(
     choice = build_options(SourceOptions, which)
     if source is None and which:
         keywords: dict[str, Any] = dict([*which.items()][:1])
-        raise SettingsError(f"<{min(keywords)}> chooses sources; give them too", **keywords)
+        raise SettingsError(f"<{min(keywords)}> is about sources; give them too", **keywords)
     if source is None and isinstance(place, Path) and _is_of_others(place):
-        if vmaf or seek_check or ffmpeg is not None:
-            raise SettingsError(
-                f"{place}: was not made by vidprep; <vmaf>, <seek_check> and <ffmpeg> are for what it made"
-            )
+        if seek_check or ffmpeg is not None:
+            raise SettingsError(f"{place}: was not made by vidprep; <seek_check> and <ffmpeg> are for what it made")
         return _audited(place, sample, jobs or default_jobs(), out, progress=progress, on_fault=on_fault)
-    options = ValidateOptions(sample, cross_check, vmaf, seek_check or 0, ffmpeg)
+    gate = build_gate(which)
+    options = ValidateOptions(sample, cross_check, gate.score, gate.vmaf_model, seek_check or 0, ffmpeg)
     with as_folder(place) as folder, bar(is_shown=progress) as shown:
         if isinstance(source, str | Path) and made_by_run(Path(source)) and not made_by_run(folder):
             raise StoreError(f"was not made by vidprep, and {source} was; did you swap SRC and DST?", path=str(place))

@@ -22,16 +22,17 @@ from vidprep.transcode.cli.command import LocalPath, command_of
 from vidprep.transcode.settings import (
     HDR,
     SAMPLE,
+    SCORING,
     Retime,
-    SampleKeywords,
     SourceOptions,
+    Target,
+    TrialKeywords,
     build_gate,
     build_options,
     build_scale,
     parse_by_codec,
     parse_names,
     parse_numbers,
-    parse_scores,
     typed,
 )
 
@@ -63,7 +64,7 @@ def _presets_of_codecs(written: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {codec: parse_names(values) for codec, values in parse_by_codec(written).items()}
 
 
-@typed(*_SAMPLE_OPTIONS)
+@typed(*_SAMPLE_OPTIONS, *SCORING)
 def sweep(
     source: str | Path,
     out: str | Path,
@@ -102,18 +103,10 @@ def sweep(
     ] = 10.0,
     sequence_length: Annotated[int, Option("Frames per sequence when reading is timed.", "N", least=1)] = BATCH_SIZE,
     stride: Annotated[int, Option("Distance between the frames of a sequence.", "N", least=1)] = 1,
-    score: Annotated[
-        str | tuple[str, ...],
-        Option(
-            "Scores: psnr,ssim always, and vmaf, xpsnr, with curves and BD-rates of their own.",
-            "A,B",
-            parse=parse_scores,
-        ),
-    ] = "psnr,ssim",
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     progress: bool = False,
     on_message: Callable[[str], object] | None = None,
-    **keywords: Unpack[SampleKeywords],
+    **keywords: Unpack[TrialKeywords],
 ) -> dict[str, Any]:
     """Encode a sample of the sources in many settings and compare size, quality and reading speed.
 
@@ -156,7 +149,7 @@ def sweep(
         stride=stride,
         retime=build_options(Retime, keywords),
         scale=build_scale(keywords),
-        gate=build_gate({"score": score}),
+        gate=build_gate(keywords),
     )
     check_out(Path(out), FILES)
     units = _units(Path(source), Path(out), keywords)
@@ -234,7 +227,7 @@ def _print_table(summary: dict[str, Any]) -> None:
         )
 
 
-@typed(*_SAMPLE_OPTIONS)
+@typed(*_SAMPLE_OPTIONS, *SCORING)
 def tune(
     source: str | Path,
     *,
@@ -242,8 +235,11 @@ def tune(
         str | None, Option("Only sdr is accepted: 8 bits are compared, and PQ and HLG are tone-mapped.", choices=HDR)
     ] = None,
     target_psnr: Annotated[
-        float, Option("The quality to reach, as in transcode.", "DB", least=10, most=80, unit="dB")
-    ] = 38.0,
+        float | None, Option("The quality to reach, as in transcode. Default: 38.", "DB", least=10, most=80, unit="dB")
+    ] = None,
+    target_vmaf: Annotated[
+        float | None, Option("Instead, the VMAF to reach, as in transcode.", "V", least=10, most=100)
+    ] = None,
     sequence_length: Annotated[int, Option("Frames per sequence.", "N", least=1)] = BATCH_SIZE,
     stride: Annotated[int, Option("Distance between the frames of a sequence.", "N", least=1)] = 1,
     storage: Annotated[float | None, Option("Speed of the storage for one reader.", "MB/S", above=0)] = None,
@@ -265,7 +261,7 @@ def tune(
     ] = None,
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     on_message: Callable[[str], object] | None = None,
-    **keywords: Unpack[SampleKeywords],
+    **keywords: Unpack[TrialKeywords],
 ) -> Tuned:
     """Measure on a sample of the sources which format, codec, CRF and keyframe interval suit a network's way of reading.
 
@@ -294,7 +290,9 @@ def tune(
         seconds=seconds,
         scale=build_scale(keywords),
         retime=build_options(Retime, keywords),
+        gate=build_gate({**keywords, "target_vmaf": target_vmaf}),
     )
+    target = Target(38.0 if target_psnr is None and target_vmaf is None else target_psnr, vmaf=target_vmaf)
     if "png" in options.codecs:
         raise SettingsError("<codec>: give codecs and jpeg", codec="png")
     if loader and importlib.util.find_spec(loader) is None:
@@ -305,7 +303,7 @@ def tune(
         check_out(folder, ("prepared", "lossless", *CODECS, "jpeg"))
         units = _units(Path(source), folder, keywords)
         with LocalPool(jobs or default_jobs(), make, stops_the_run) as workers:
-            return recommend(units, folder, options, reading, target_psnr, workers, say=on_message or ignore)
+            return recommend(units, folder, options, reading, target, workers, say=on_message or ignore)
 
 
 @command_of(tune, click.argument("source", metavar="SRC", type=LocalPath()))
@@ -323,9 +321,8 @@ def tune_command(source: Path, **given: Any) -> None:
     best = tuned.best
     coded = ["burst"] if best.gop is None else ["transcode"]
     own = [] if best.gop is None else ["--codec", best.codec, "--gop", str(best.gop)]
-    command = shlex.join(
-        ["vidprep", *coded, str(source), "DST", *_again(given), *own, "--target-psnr", f"{tuned.target_psnr:g}"]
-    )
+    target = [tuned.target.flag, f"{tuned.target.floor:g}"]
+    command = shlex.join(["vidprep", *coded, str(source), "DST", *_again(given), *own, *target])
     click.echo(f"\n{command}\nbecause: {tuned.reason}.")
 
 
@@ -334,7 +331,7 @@ def _again(given: dict[str, Any]) -> list[str]:
     words = []
     for keyword in (
         each.keyword
-        for each in (*_SAMPLE_OPTIONS, *(each for each in options_of(tune) if each.name == "hdr"))
+        for each in (*_SAMPLE_OPTIONS, *SCORING, *(each for each in options_of(tune) if each.name == "hdr"))
         if each.keyword in given
     ):
         flag, value = f"--{keyword.replace('_', '-')}", given[keyword]
@@ -351,10 +348,14 @@ def _duration(seconds: float) -> str:
 
 def _print_choices(tuned: Tuned) -> None:
     """Print the Pareto-optimal choices as a table on stdout."""
-    click.echo(f"{'':16}{'CRF/q':>6}{'p1 dB':>8}{'bytes/frame':>13}{'all':>10}{'ms/sequence':>13}{'CPU time':>11}")
+    scores = {"psnr_y_p1_db": "p1 dB", "vmaf": "VMAF", "vmaf_p1": "p1", "xpsnr_db": "XPSNR"}
+    taken = [name for name in scores if getattr(tuned.best, name) is not None]
+    titles = "".join(f"{scores[name]:>8}" for name in taken)
+    click.echo(f"{'':16}{'CRF/q':>6}{titles}{'bytes/frame':>13}{'all':>10}{'ms/sequence':>13}{'CPU time':>11}")
     for choice in tuned.pareto:
         name = choice.codec if choice.gop is None else f"{choice.codec} GOP {choice.gop}"
-        row = f"{choice.value:6}{choice.psnr_y_p1_db:8.2f}{choice.bytes_per_frame:13,.0f}{megabytes(choice.total_bytes):>10}"
+        row = f"{choice.value:6}" + "".join(f"{getattr(choice, name):8.2f}" for name in taken)
+        row += f"{choice.bytes_per_frame:13,.0f}{megabytes(choice.total_bytes):>10}"
         click.echo(f"{name:16}{row}{choice.ms_per_sequence:13.2f}{_duration(choice.encode_hours * 3600):>11}")
     beaten = len(tuned.choices) - len(tuned.pareto)
     sampled = f"{tuned.sampled} of {count_of(tuned.num_videos, 'video')}"

@@ -13,7 +13,6 @@ from .ffmpeg_program import (
     ffmpeg_version as ffmpeg_version,
     find_ffmpeg as find_ffmpeg,
     has_encoder as has_encoder,
-    has_filter as has_filter,
     is_of_this_pyav as is_of_this_pyav,
     used_versions as used_versions,
 )

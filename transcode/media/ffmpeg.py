@@ -7,19 +7,17 @@ ffmpeg has, and as an independent check. Its output is measured in a second pass
 from __future__ import annotations
 
 import ctypes
-import json
 import math
 import os
 import re
 import signal
 import subprocess
 import sys
-import tempfile
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from av.error import FFmpegError as AvError
@@ -255,40 +253,17 @@ def measure_file(
         raise VerifyError(f"the file does not read back: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class CliScores:
-    """Scores by ffmpeg's filters over all frames.
-
-    Attributes:
-        vmaf: Mean VMAF; None if not requested
-        vmaf_min: Minimum VMAF; None if not requested
-    """
-
-    psnr_y_db: float
-    vmaf: float | None = None
-    vmaf_min: float | None = None
-
-
-def score_with_ffmpeg(
-    binary: str, source: str, made: Path, stream: FrameStream, settings: RunSettings, *, vmaf: bool
-) -> CliScores:
-    """Score an output against its source, frame n with frame n, by one ffmpeg command. Raises FfmpegError."""
+def score_with_ffmpeg(binary: str, source: str, made: Path, stream: FrameStream, settings: RunSettings) -> float:
+    """Return the mean PSNR-Y in dB of an output against its source, frame n with frame n, by one ffmpeg command. Raises FfmpegError."""
     info = stream.info
     counted = f"format={settings.output.pixel_format},settb=1/1000,setpts=N"  # by number, not by time
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "vmaf.json"
-        graph = f"[0:{info.stream_index}]{filter_chain(stream)},{counted},split[due][again];"
-        graph += f"[1:v:0]{counted}[made];[made][due]psnr[scored];[scored][again]"
-        graph += f"libvmaf=log_fmt=json:log_path={report}" if vmaf else "ssim"
-        command = [binary, "-hide_banner", "-nostdin", "-nostats", "-filter_complex_threads", "1"]
-        for name, value in _reading(binary, info, settings).items():
-            command += [f"-{name}"] if value is None else [f"-{name}", str(value)]
-        command += ["-i", file_url(source), "-threads", "1", "-i", file_url(made)]
-        command += ["-filter_complex", graph, "-an", "-sn", "-dn", "-f", "null", "-"]
-        scores = re.findall(r"PSNR y:(\S+)", run_ffmpeg(command, source))
-        if not scores:
-            raise FfmpegError("ffmpeg reported no PSNR", command=command, stderr_tail="", path=source)
-        if not vmaf:
-            return CliScores(float(scores[-1]))
-        pooled = json.loads(report.read_bytes())["pooled_metrics"]["vmaf"]
-        return CliScores(float(scores[-1]), pooled["mean"], pooled["min"])
+    graph = f"[0:{info.stream_index}]{filter_chain(stream)},{counted}[due];[1:v:0]{counted}[made];[made][due]psnr"
+    command = [binary, "-hide_banner", "-nostdin", "-nostats", "-filter_complex_threads", "1"]
+    for name, value in _reading(binary, info, settings).items():
+        command += [f"-{name}"] if value is None else [f"-{name}", str(value)]
+    command += ["-i", file_url(source), "-threads", "1", "-i", file_url(made)]
+    command += ["-filter_complex", graph, "-an", "-sn", "-dn", "-f", "null", "-"]
+    scores = re.findall(r"PSNR y:(\S+)", run_ffmpeg(command, source))
+    if not scores:
+        raise FfmpegError("ffmpeg reported no PSNR", command=command, stderr_tail="", path=source)
+    return float(scores[-1])

@@ -60,14 +60,6 @@ def has_encoder(binary: str, encoder: str) -> bool:
     return any(line.split()[1:2] == [encoder] for line in output.splitlines())
 
 
-def has_filter(binary: str, name: str) -> bool:
-    """Return whether ffmpeg includes a filter."""
-    output = subprocess.run(
-        [binary, "-hide_banner", "-filters"], capture_output=True, text=True, timeout=30, check=False
-    ).stdout
-    return any(line.split()[1:2] == [name] for line in output.splitlines())
-
-
 def encoder_version(settings: RunSettings, ffmpeg: str) -> str:
     """Return the version on which the bytes of an output depend, besides its settings."""
     import av

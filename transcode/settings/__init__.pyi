@@ -3,8 +3,11 @@ from .keyword_types import (
     SampleKeywords as SampleKeywords,
     SourceKeywords as SourceKeywords,
     TranscodeKeywords as TranscodeKeywords,
+    TrialKeywords as TrialKeywords,
+    ValidateKeywords as ValidateKeywords,
 )
 from .options import (
+    USUAL_VMAF_MODEL as USUAL_VMAF_MODEL,
     Limits as Limits,
     QualityGate as QualityGate,
     Retime as Retime,
@@ -20,6 +23,7 @@ from .output import (
     VideoOutput as VideoOutput,
 )
 from .parse import (
+    ALWAYS_SCORED as ALWAYS_SCORED,
     as_place as as_place,
     as_source as as_source,
     given as given,
@@ -35,6 +39,7 @@ from .run import (
     BAD_ROWS as BAD_ROWS,
     HDR as HDR,
     SAMPLE as SAMPLE,
+    SCORING as SCORING,
     RunOptions as RunOptions,
     RunSettings as RunSettings,
     SourceOptions as SourceOptions,

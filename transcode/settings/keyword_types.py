@@ -21,6 +21,11 @@ class SourceKeywords(TypedDict, total=False):
     keep_source_suffix: bool
 
 
+class ValidateKeywords(SourceKeywords, total=False):
+    score: str | tuple[str, ...]
+    vmaf_model: str
+
+
 class SampleKeywords(SourceKeywords, total=False):
     fps: str | float | Fraction | None
     cut_origin: str
@@ -34,6 +39,11 @@ class SampleKeywords(SourceKeywords, total=False):
     min_area: int | None
     scaler: str
     upscale: bool
+
+
+class TrialKeywords(SampleKeywords, total=False):
+    score: str | tuple[str, ...]
+    vmaf_model: str
 
 
 class RunKeywords(SampleKeywords, total=False):

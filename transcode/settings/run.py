@@ -264,12 +264,13 @@ class RunSettings:
                 split=self.output.split,
                 score=",".join(self.gate.score),
             )
+        asked: dict[str, Any] = self.target.option if self.target else {}
+        if self.gate.scores_in_order:
+            asked = asked or {"score": ",".join(self.gate.score)}
+        if asked and not self.output.has_loss:
+            raise SettingsError(f"<{min(asked)}>: a tensor store has no loss; leave it out", **asked)
         if self.target is None:
             return
-        if not self.output.has_loss:
-            raise SettingsError(
-                f"<{min(self.target.option)}>: a tensor store has no loss; leave it out", **self.target.option
-            )
         if self.output.split not in ("auto", "off"):
             raise SettingsError(
                 f"<split> and <{min(self.target.option)}> exclude each other; split with the CRF that `vidprep tune` finds",
@@ -402,6 +403,7 @@ Built = TypeVar("Built")
 
 SOURCES = (SourceOptions,)
 SAMPLE = (*SOURCES, Retime, Scale)
+SCORING = tuple(each for each in options_of(QualityGate) if each.keyword in ("score", "vmaf_model"))
 _REST = (RunSettings, Target, QualityGate, RunOptions, Limits)
 KINDS = {"transcode": (*SAMPLE, EncoderOptions, VideoOutput, *_REST), "burst": (*SAMPLE, FrameOutput, Sampling, *_REST)}
 

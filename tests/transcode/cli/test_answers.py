@@ -125,7 +125,7 @@ def test_options_stand_under_headings():
             ("transcode", "{src}", "{src}/../x", "--size", "225x225"),
             "--size 225x225: give an even number of pixels from 2 to 16384",
         ),
-        (("validate", "{ready}", "--limit", 3), "--limit 3 chooses sources; give them too"),
+        (("validate", "{ready}", "--limit", 3), "--limit 3 is about sources; give them too"),
         (("bench", "{ready}", "--batch-size", 4), "--batch-size 4 needs --step-ms 50"),
         (("label", "{ready}"), "give a table of labels with a column `id` or `path`, or --remove NAME"),
         (

@@ -13,8 +13,10 @@ from typing import Any
 import av
 import av.filter
 import imageio_ffmpeg
+import pyarrow.parquet as pq
 import pytest
 
+import vidprep
 from tests.helpers import make_clip, manifest, transcode
 from tests.numbered_pictures import constant, write
 from vidprep.formats.model import FrameSize
@@ -121,10 +123,12 @@ def test_what_scores_frames_in_order_excludes_scoring_some_of_them(tmp_path: Pat
     for options, said in (
         (("--score", "xpsnr", "--verify-every", 2), "see all frames in order"),
         (("--score", "xpsnr", "--split", 60), "exclude each other"),
+        (("--score", "xpsnr", "--format", "tensor"), "has no loss"),
         (("--score", "mos"), "give some of psnr, ssim, vmaf, xpsnr"),
         (("--vmaf-model", "vmaf_v1.0.16_3d0h"), "needs --score vmaf"),
     ):
-        ran = transcode(tmp_path / "src", tmp_path / "out", *options)
+        verb = "burst" if "tensor" in options else "transcode"
+        ran = transcode(tmp_path / "src", tmp_path / "out", *options, verb=verb)
         assert (ran.code, said in ran.err) == (2, True), ran.err
 
 
@@ -137,6 +141,49 @@ def test_a_burst_is_scored_and_small_pictures_are_named(tmp_path: Path) -> None:
     rows = manifest(tmp_path / "out")
     assert 50 < rows["a"]["vmaf_p1"] <= rows["a"]["vmaf"] <= 100
     assert "64x16 are too small for the VMAF model" in rows["tiny"]["message"]
+
+
+@pytest.mark.parametrize("verb", ["transcode", "burst"])
+def test_validate_compares_scores_with_the_manifest(tmp_path: Path, verb: str) -> None:
+    scores = "vmaf,xpsnr" if HAS_VMAF else "xpsnr"
+    make_clip(tmp_path / "src" / "a.mp4", 10, size=(320, 240))
+    out = tmp_path / "out"
+    assert transcode(tmp_path / "src", out, "--score", scores, verb=verb).code == 0
+    assert transcode(tmp_path / "src", out, "--score", scores, verb="validate").code == 0
+    (found,) = pq.read_table(out / "validation.parquet").to_pylist()
+    row = manifest(out)["a"]
+    for name in ("vmaf", "vmaf_harmonic_mean", "vmaf_p1", "vmaf_model", "xpsnr_db", "xpsnr_p1_db"):
+        assert found[name] == (pytest.approx(row[name]) if isinstance(row[name], float) else row[name])
+    table = pq.read_table(out / "manifest.parquet")
+    place = table.column_names.index("xpsnr_db")
+    pq.write_table(table.set_column(place, "xpsnr_db", [[row["xpsnr_db"] + 1]]), out / "manifest.parquet")
+    ran = transcode(tmp_path / "src", out, "--score", scores, verb="validate")
+    assert (ran.code, "XPSNR against its source is" in ran.out) == (1, True)
+    assert transcode(tmp_path / "src", out, verb="validate").code == 0
+
+
+def test_validate_scores_what_has_scores(tmp_path: Path) -> None:
+    make_clip(tmp_path / "src" / "a.mp4", 6)
+    for options, said in (
+        (("--verify-every", 2), "scored some"),
+        (("--format", "tensor", "--size", "32x32"), "without loss"),
+    ):
+        verb, out = "burst" if "tensor" in options else "transcode", tmp_path / f"{options[1]}"
+        assert transcode(tmp_path / "src", out, *options, verb=verb).code == 0
+        ran = transcode(tmp_path / "src", out, "--score", "xpsnr", verb="validate")
+        assert (ran.code, said in ran.err) == (2, True), ran.err
+
+
+@needs_vmaf
+def test_tune_reaches_a_vmaf(tmp_path: Path) -> None:
+    make_clip(tmp_path / "src" / "a.mp4", 24, size=(128, 96))
+    options = ("--target-vmaf", 80, "--codec", "h264,jpeg", "--score", "xpsnr", "--sample", 1)
+    ran = transcode(tmp_path / "src", *options, verb="tune")
+    assert ran.code == 0, ran.err
+    assert "XPSNR" in ran.out
+    assert "--target-vmaf 80" in ran.out
+    tuned = vidprep.transcode.tune(tmp_path / "src", target_vmaf=80, codec=["h264"], sample=1)
+    assert all(80 <= each.vmaf_p1 <= each.vmaf for each in tuned.choices)
 
 
 def test_sizes_that_models_take() -> None:
