@@ -3,21 +3,18 @@
 To add an encoder, add a row to ENCODERS; a container, a row to CONTAINERS; a codec, a row to CODECS and one for its
 encoder. Nothing here opens or runs anything.
 
-The defaults were chosen by measurement: BD-rate on PSNR-Y against ffmpeg's own default (libx264 medium, untuned) at the
-same GOP, in % (smaller is better), and CPU time as a multiple of it. `make bench` prints the last two columns, over
-seven real clips at 224 lines; the first two are over eight others, four of which the settings were fitted on.
+The defaults (`--tune psnr`) were chosen by BD-rate of PSNR over all planes (6:1:1), SSIM and VMAF against each encoder's
+own defaults at the same preset and GOP: none of the three may lose more than 1 %, and CPU time may not rise.
+`python tests/bench/defaults.py` prints the figures; docs/comparison.md has them. Networks see RGB:
+the chroma offsets of h264 and hevc save 2 to 5 % of the bytes at equal PSNR of RGB (measured on six other clips).
 
-        fitted on: GOP 5 / 16   held out: GOP 5 / 16   bench: GOP 5 / 16   CPU: GOP 5 / 16
-h264         -15.9 / -13.8            -                 -12.7 / -15.2      0.91 / 0.88
-hevc         -28.0 / -22.6      -27.5 / -25.4           -23.2 / -20.1      3.61 / 2.44
-av1          -21.7 / -18.7      -23.0 / -22.8           -15.1 / -11.8      2.88 / 2.09
-vp9          -18.8 /  -9.5      -13.9 /  -3.8           -12.9 /  -5.1      3.46 / 2.91
+Tried and rejected, GOP 5 and 16: libx265 with rdoq-level=2, 3 % less by PSNR and 9 % by VMAF for half as much CPU again;
+cutree=0, qg-size=16 or stronger adaptive quantisation, which lose 2 to 6 % by PSNR or SSIM. libvpx-vp9 with any aq-mode, 2
+to 17 % more by PSNR; tune=ssim, 3 to 4 % more; qmin from a GOP of 9 on, 7 % more by SSIM. SVT-AV1 with tune=2, variance
+boost or enable-tf=0 at longer GOPs, 2 to 7 % more by PSNR; its chroma offsets per plane changed no byte.
 
-Tried and rejected: libx264 veryslow, -19.9 at 3 x; subme=8 and partitions=all, 2 points for 25 % CPU; svt preset 5,
--28.5 at 6.4 x; cpu-used 3, -20.5 at 5 x. CRF defaults: the median PSNR-Y over 17 real clips was 42.70 dB for libx264 at
-20, 42.46 for libx265 at 18, 42.39 for svt-av1 at 22, 42.38 for vp9 at 20. Over other sets of clips the medians differ
-by up to 1.7 dB. These and the first two columns were taken with svt's lookahead=0; 8, which it needs for reproducible
-bytes, takes 2 to 10 % fewer bytes and 0.2 to 0.5 dB at one CRF: the CRF of 20 makes up for it.
+CRF defaults: the median PSNR-Y over 17 real clips was 42.70 dB for libx264 at 20, 42.46 for libx265 at 18, 42.39 for
+svt-av1 at 22, 42.38 for vp9 at 20, with earlier defaults. Over other sets of clips the medians differ by up to 1.7 dB.
 """
 
 from __future__ import annotations
@@ -57,7 +54,6 @@ class CodecProfile:
         matroska_id: CodecID of RFC 9559
         db_of_crf_range: Fall of the 1st percentile of PSNR-Y from the finest CRF to the coarsest, in dB; median over
             the clips on which the defaults were chosen. A search for a CRF starts with it
-        defaults were chosen on. A search for a CRF starts with it
         has_units: Whether packets are NAL units: with start codes after the encoder, with lengths in containers
         tags: Codec tag per container, if players know another one than libavformat writes
     """
@@ -95,7 +91,6 @@ class ContainerProfile:
             DTS
         has_codec_delay: Whether it stores how many audio samples to discard at the start (CodecDelay of RFC 9559). In
             others, audio is cut at packets
-        packets
     """
 
     name: str
@@ -154,9 +149,9 @@ SHORT_GOP = 8
 class EncoderProfile:
     """One encoder.
 
-    Values of `options` and `params` may contain {gop}, {crf}, {qmin} (twelve below the CRF up to SHORT_GOP, else 0), {threads}, {short} and
-    {long} (1 up to SHORT_GOP, else 0, and the reverse), {dlf} (2 or 1 likewise), and for large
-    pictures {rows} (1: rows of blocks in parallel) and {pools} (threads for them, which do not change the bytes).
+    Values of `options` and `params` may contain {gop}, {qmin} (13 below the CRF up to SHORT_GOP, else 0), {threads},
+    {short} and {long} (1 up to SHORT_GOP, else 0, and the reverse), and for large pictures {rows} (1: rows of blocks in
+    parallel) and {pools} (threads for them, which do not change the bytes).
 
     Attributes:
         name: libavcodec's name
@@ -301,10 +296,12 @@ ENCODERS = {
             threads_when_large=2,
             light_params=("mastering-display", "cll"),
             tune_options={"fastdecode": {"tune": "fastdecode"}},
-            # x264's own `-tune psnr` turns adaptive quantisation off, which gains 1 % more by PSNR-Y and loses 3 % by SSIM.
+            # x264's own `-tune psnr` turns adaptive quantisation off, which gains 1 % more by PSNR-Y and loses 3 % by SSIM. The offset is
+            # what x264 subtracts only with psy.
             tune_params={
                 "psnr": {
                     "psy": "0",
+                    "chroma-qp-offset": "-2",
                     "aq-strength": "0.25",
                     "ipratio": "1.1",
                     "b-adapt": "0",
@@ -346,9 +343,11 @@ ENCODERS = {
                 "psnr": {
                     "psy-rd": "0",
                     "psy-rdoq": "0",
+                    "cbqpoffs": "-3",
+                    "crqpoffs": "-3",
                     "aq-mode": "2",
                     "aq-strength": "0.5",
-                    "ipratio": "1.1",
+                    "ipratio": "1.15",
                     "b-adapt": "0",
                     "bframes": "3",
                     "rc-lookahead": "15",
@@ -383,7 +382,7 @@ ENCODERS = {
                 "lag-in-frames": "0",
                 "frame-parallel": "0",
             },
-            tune_options={"psnr": {"qmin": "{qmin}", "qmax": "{crf}"}},
+            tune_options={"psnr": {"qmin": "{qmin}"}},
         ),
         EncoderProfile(
             name="libsvtav1",
@@ -406,13 +405,8 @@ ENCODERS = {
             # SVT-AV1 4.2 hangs in one of some thousand encodes, or breaks a packet or its time.
             params={"scd": "0", "lp": "{threads}", "lookahead": "8", "hierarchical-levels": "3"},
             tune_params={
-                # With long GOPs SVT-AV1's own values are better: temporal filtering pays where many frames refer to a keyframe.
-                "psnr": {
-                    "tune": "1",
-                    "enable-tf": "{long}",
-                    "enable-dlf": "{dlf}",
-                    "qp-scale-compress-strength": "{short}",
-                },
+                # Temporal filtering pays where many frames refer to a keyframe, quantisation matrices where few do.
+                "psnr": {"tune": "1", "enable-tf": "{long}", "enable-dlf": "2", "enable-qm": "{short}"},
                 "visual": {"tune": "0"},
                 "fastdecode": {"tune": "1", "fast-decode": "1"},
             },

@@ -151,11 +151,9 @@ class EncoderOptions:
             "threads": full.threads or 1,
             "rows": int(has_rows := full.threads is None and _is_large(size)),
             "pools": cores if has_rows else "none",
-            "crf": f"{full.crf:g}",
             "short": (is_short := int(full.gop <= SHORT_GOP)),
-            "qmin": f"{max(0.0, full.crf - 12) if is_short else 0:g}",
+            "qmin": f"{max(0.0, full.crf - 13) if is_short else 0:g}",
             "long": 1 - is_short,
-            "dlf": 1 + is_short,
         }
 
         def fill(options: Mapping[str, str]) -> dict[str, str]:

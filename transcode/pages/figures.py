@@ -283,7 +283,6 @@ def _validation(path: Path) -> dict[str, Any] | None:
     for each in table["seeks"].to_pylist():
         for loader in each or ():
             seeks[loader["loader"]].update({name: loader[name] for name in ("tried", "wrong", "unread")})
-    vmaf = numbers(table, "vmaf")
     return {
         "when": _span(table, "checked_at") or _at((path / VALIDATION_NAME).stat().st_mtime),
         "videos": table.num_rows,
@@ -291,7 +290,8 @@ def _validation(path: Path) -> dict[str, Any] | None:
         "scored_against_source": len(numbers(table, "psnr_y_db")),
         "scored_when": _span(table, "scored_at"),
         "scored_by_ffmpeg": len(numbers(table, "ffmpeg_psnr_y_db")),
-        "vmaf": _distribution(vmaf),
+        "vmaf": _distribution(numbers(table, "vmaf")),
+        "xpsnr_db": _distribution(numbers(table, "xpsnr_db")),
         "seeks": {name: dict(counts) for name, counts in seeks.items()},
     }
 

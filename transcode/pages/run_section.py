@@ -379,10 +379,11 @@ def _validation(behind: str, figure: dict[str, Any]) -> list[Section]:
         f"{count_of(found['videos'], 'video')} read again ({found['when']}), {found['scored_against_source']:,} scored against the source "
         f"again{scored}, {found['scored_by_ffmpeg']:,} by the ffmpeg command too; {count_of(len(faults), 'fault')}.",
     )
-    if found["vmaf"]:
-        section.tiles.append(
-            Tile(f"{found['vmaf']['median']:.1f}", "VMAF, median", f"from {found['vmaf']['lowest']:.1f}")
-        )
+    section.tiles += [
+        Tile(f"{spread['median']:.1f}", f"{title}, median", f"from {spread['lowest']:.1f}")
+        for title, spread in (("VMAF", found["vmaf"]), ("XPSNR in dB", found["xpsnr_db"]))
+        if spread
+    ]
     if faults:
         section.text += f" Shown: {FAULTS_SHOWN}." if len(faults) > FAULTS_SHOWN else ""
         section.tables.append(Table([Column("fault")], [(fault,) for fault in faults[:FAULTS_SHOWN]]))
