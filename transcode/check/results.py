@@ -35,6 +35,7 @@ SCORES = (
     "xpsnr_db",
     "xpsnr_p1_db",
 )
+KEPT = (*SCORES, "vmaf_model", "scored_at")
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -99,11 +100,11 @@ def write_results(destination: Path, results: Iterable[UnitResult]) -> None:
             if before["sha256"] is None or before["sha256"] != digests.get(before["id"]):
                 continue
             now = rows.setdefault(before["id"], before)
-            kept = {
-                name: before[name] for name in (*SCORES, "vmaf_model") if now[name] is None and before[name] is not None
-            }
+            if before["vmaf_model"] is None:  # of a version that did not tell
+                before["vmaf"] = None
+            kept = {name: before[name] for name in KEPT if now[name] is None and before[name] is not None}
             if kept and not now["faults"]:
-                now |= kept | {"scored_at": before["scored_at"]}
+                now |= kept
         table = pa.Table.from_pylist([rows[id_] for id_ in sorted(rows)], schema=SCHEMA)
     with replacing(destination / VALIDATION_NAME) as file:
         pq.write_table(table, file)

@@ -25,7 +25,7 @@ from av.error import FFmpegError as AvError
 
 from vidprep.formats.errors import FfmpegError, StoreError, VerifyError, VidprepError
 from vidprep.formats.manifest import ManifestRow
-from vidprep.formats.model import OutputFormat, rescale
+from vidprep.formats.model import FrameSize, OutputFormat, rescale
 from vidprep.formats.storage import open_regular, sha256_of
 from vidprep.formats.stores import VIDEO_SHARDS, StoreLayout, layout_of
 from vidprep.formats.video import SeekPoint, ToRgb, Turn, jpeg_coder, open_video, time_base_of, turn_of, visible_bytes
@@ -50,13 +50,14 @@ from vidprep.transcode.media import (
     sampled_frames,
     score_with_ffmpeg,
     timing_of,
+    why_no_score,
 )
-from vidprep.transcode.settings import RunSettings, VideoOutput
+from vidprep.transcode.settings import QualityGate, RunSettings, VideoOutput
 from vidprep.transcode.sources import Unit, present, scratch_folder
 
-SAME_DB, SAME_SSIM, SAME_LEVELS = 0.01, 0.0001, 0
+SAME_DB, SAME_SSIM, SAME_VMAF, SAME_LEVELS = 0.01, 0.0001, 0.02, 0
 # Another version's decoders and scaler may round otherwise.
-NEARLY_DB, NEARLY_SSIM, NEARLY_LEVELS = 0.1, 0.001, 1
+NEARLY_DB, NEARLY_SSIM, NEARLY_VMAF, NEARLY_LEVELS = 0.1, 0.001, 0.2, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,7 @@ class UnitResult:
         ssim: Mean SSIM
         ffmpeg_psnr_y_db: Mean PSNR-Y by the ffmpeg command
         ffmpeg_failed: Why the ffmpeg command could not score it
+        not_scored: Why it did not get all scores that were asked for
         vmaf: Mean VMAF
         vmaf_harmonic_mean: Harmonic mean of VMAF
         vmaf_p1: 1st percentile of VMAF
@@ -154,6 +156,7 @@ class UnitResult:
     ssim: float | None = None
     ffmpeg_psnr_y_db: float | None = None
     ffmpeg_failed: str | None = None
+    not_scored: str | None = None
     vmaf: float | None = None
     vmaf_harmonic_mean: float | None = None
     vmaf_p1: float | None = None
@@ -310,6 +313,9 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: UnitResul
     if value is not None and settings.target is not None:  # it chose another value for this video
         settings = settings.at(value)
     settings = replace(settings, limits=replace(settings.limits, max_frames=ANY_FRAMES))
+    if why := why_no_score(FrameSize(row.width or 0, row.height or 0), settings.output.pixel_format, settings.gate):
+        done.not_scored = f"{row.id}: {why}"
+        settings = replace(settings, gate=QualityGate(verify_every=settings.gate.verify_every))
     with open_source(unit.path, settings, unit.cut) as source:
         whole = SeekPoint(source.packets())  # so that frames are counted by decoding
         only = sampled_frames(source, settings, unit.cut)
@@ -334,13 +340,16 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: UnitResul
     done.psnr_y_p1_db, done.ssim = quality.psnr_y_p1_db, quality.ssim
     done.vmaf, done.vmaf_harmonic_mean, done.vmaf_p1 = quality.vmaf, quality.vmaf_harmonic_mean, quality.vmaf_p1
     done.vmaf_model, done.xpsnr_db, done.xpsnr_p1_db = quality.vmaf_model, quality.xpsnr_db, quality.xpsnr_p1_db
-    same_db, same_ssim = (SAME_DB, SAME_SSIM) if is_of_this_pyav(row.encoder_version) else (NEARLY_DB, NEARLY_SSIM)
+    is_same = is_of_this_pyav(row.encoder_version)
+    same_db, same_ssim, same_vmaf = (
+        (SAME_DB, SAME_SSIM, SAME_VMAF) if is_same else (NEARLY_DB, NEARLY_SSIM, NEARLY_VMAF)
+    )
     for name, found, recorded, same in (
         ("PSNR-Y", quality.psnr_y_db, row.psnr_y_db, same_db),
         ("PSNR-YUV", quality.psnr_yuv_db, row.psnr_yuv_db, same_db),
         ("SSIM", quality.ssim, row.ssim, same_ssim),
         *((("XPSNR", quality.xpsnr_db, row.xpsnr_db, same_db),) if row.xpsnr_db is not None else ()),
-        *((("VMAF", quality.vmaf, row.vmaf, same_db),) if row.vmaf_model == quality.vmaf_model else ()),
+        *((("VMAF", quality.vmaf, row.vmaf, same_vmaf),) if row.vmaf_model == quality.vmaf_model else ()),
     ):
         if found is None:  # not asked for
             continue

@@ -93,6 +93,7 @@ class ValidationReport:
         failed_before: Number of videos that had failed in the run
         cross_checked: Number of videos that the ffmpeg command scored too
         ffmpeg_failed: Why the ffmpeg command could not score a video
+        not_scored: Why a video did not get all scores that were asked for
         faults: One line for each fault
         seeks: Results of `seek_check` per reader
         unwritten: Why results could not be written to the destination
@@ -104,6 +105,7 @@ class ValidationReport:
     failed_before: int = 0
     cross_checked: int = 0
     ffmpeg_failed: str | None = None
+    not_scored: str | None = None
     faults: list[str] = field(default_factory=list)
     seeks: dict[str, Seeks] = field(default_factory=dict)
     unwritten: str | None = None
@@ -118,6 +120,7 @@ class ValidationReport:
         self.checked += 1
         self.cross_checked += done.ffmpeg_psnr_y_db is not None
         self.ffmpeg_failed = self.ffmpeg_failed or done.ffmpeg_failed
+        self.not_scored = self.not_scored or done.not_scored
         for name, seeks in done.seeks.items():
             total = self.seeks.setdefault(name, Seeks())
             total.tried += seeks.tried
@@ -220,7 +223,7 @@ def check_destination(
             for check in checks
             if check.source is None
         )
-    journal = _Journal(destination, json.dumps([asdict(options), settings.digest, sources is not None]))
+    journal = _Journal(destination, json.dumps([asdict(options), settings.digest, sources is not None], default=str))
     _read_again(checks, journal, report, tell, jobs, on_start, on_unit)
     return report
 
@@ -321,16 +324,7 @@ def _checks(
         raise SettingsError(
             "<seek_check> is for encoded videos; this destination holds frames one by one", seek_check=options.seeks
         )
-    gate = replace(settings.gate, score=ALWAYS_SCORED)
-    if set(options.score) > set(ALWAYS_SCORED):
-        if gate.verify_every > 1 or not settings.output.has_loss:
-            told = (
-                "stored frames without loss" if gate.verify_every == 1 else "scored some of the frames (<verify_every>)"
-            )
-            raise SettingsError(
-                f"<score>: this run {told}", score=",".join(options.score), verify_every=gate.verify_every
-            )
-        gate = replace(gate, score=options.score, vmaf_model=options.vmaf_model)
+    settings = replace(settings, gate=replace(settings.gate, score=options.score, vmaf_model=options.vmaf_model))
     loaders = tuple(installed()) if options.seeks else ()
     ffmpeg, crossed = "", set[str]()
     if sources is not None and is_video and options.cross_check:
@@ -340,7 +334,7 @@ def _checks(
         Check(
             destination,
             row,
-            replace(settings, gate=gate),
+            settings,
             sources.get(row.id) if sources is not None else None,
             ffmpeg=ffmpeg if row.id in crossed else "",
             seeks=options.seeks,

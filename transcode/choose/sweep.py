@@ -223,6 +223,7 @@ def measure(
     png = {id_: _as_png(frames[id_]) for id_ in prepared} if "png" in options.codecs else {}
     rows: list[dict[str, Any]] = []
     timed_rows: list[dict[str, Any]] = []
+    why = ""
     for cell in cells:
         root = out / "cells" / cell.name
         made = run_trial(
@@ -234,9 +235,12 @@ def measure(
         )
         for row in made:
             if not row.ok:
+                why = why or f"; the first: {row.id}: {row.message}"
                 say(f"left out of {cell.name}: {row.id}: {row.message}")
         rows += [_measured(cell, row) for row in made if row.ok]
         timed_rows.append(_timed(cell, root, [row.id for row in made if row.ok], options))
+    if not rows:
+        raise SettingsError(f"no setting could be tried on any video{why}")
     _write_table(out / TABLE_NAME, rows)
     summary = {
         "format": SWEEP_FORMAT,
@@ -300,6 +304,7 @@ def _measured(cell: Cell, row: ManifestRow) -> dict[str, Any]:
     if cell.codec == "jpeg":
         luma, planes = on_limited_scale(luma, planes)
         low, _ = on_limited_scale(low, low)
+    has_xpsnr = cell.codec != "jpeg"  # of full-range samples it is about 0.7 dB less, and no factor corrects it
     return asdict(cell) | {
         "curve": cell.curve,
         "cell": cell.name,
@@ -313,7 +318,7 @@ def _measured(cell: Cell, row: ManifestRow) -> dict[str, Any]:
         "psnr_y_p1_db": low,
         "ssim": row.ssim,
         "vmaf": row.vmaf,
-        "xpsnr_db": row.xpsnr_db,
+        "xpsnr_db": row.xpsnr_db if has_xpsnr else None,
         "encode_seconds": row.encode_seconds,
         "cpu_seconds": row.cpu_seconds,
     }

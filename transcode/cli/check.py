@@ -197,12 +197,15 @@ def validate(
 
     place, units, are_all = as_place(destination), None, True
     choice = build_options(SourceOptions, which)
+    is_of_others = source is None and isinstance(place, Path) and _is_of_others(place)
+    if is_of_others and (seek_check or ffmpeg is not None or set(which) & {"score", "vmaf_model"}):
+        raise SettingsError(
+            f"{place}: was not made by vidprep; <score>, <seek_check> and <ffmpeg> are for what it made"
+        )
     if source is None and which:
         keywords: dict[str, Any] = dict([*which.items()][:1])
         raise SettingsError(f"<{min(keywords)}> is about sources; give them too", **keywords)
-    if source is None and isinstance(place, Path) and _is_of_others(place):
-        if seek_check or ffmpeg is not None:
-            raise SettingsError(f"{place}: was not made by vidprep; <seek_check> and <ffmpeg> are for what it made")
+    if is_of_others and isinstance(place, Path):
         return _audited(place, sample, jobs or default_jobs(), out, progress=progress, on_fault=on_fault)
     gate = build_gate(which)
     options = ValidateOptions(sample, cross_check, gate.score, gate.vmaf_model, seek_check or 0, ffmpeg)
@@ -331,6 +334,8 @@ def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, as_json
         )
     if report.ffmpeg_failed:
         say(f"vidprep: the ffmpeg command did not score every video; the first: {printable(report.ffmpeg_failed)}")
+    if report.not_scored:
+        say(f"vidprep: not every video got the scores asked for; the first: {printable(report.not_scored)}")
     if report.unwritten:
         say(f"vidprep: nothing was recorded: {report.unwritten}")
     sys.exit(1 if report.faults else 0)

@@ -153,11 +153,11 @@ def _difference(before: Any, now: Any, flags: Mapping[str, str], name: str = "")
         if before.get("library_options") != now.get("library_options") and before.get("encoder") == now.get("encoder"):
             yield f"library_options {before.get('library_options')} -> {now.get('library_options')}"
     elif before != now and (before, now) not in ((None, False), (False, None)):
-        yield f"{flags.get(name, name)} {_brief(before)} -> {now}"
+        yield f"{flags.get(name, name)} {_brief(before)} -> {_brief(now)}"
 
 
 def _brief(value: Any) -> str:
-    text = str(value)
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= SHOWN_LETTERS else f"{text[:SHOWN_LETTERS]}…"
 
 

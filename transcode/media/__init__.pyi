@@ -25,7 +25,12 @@ from .jpeg_frames import (
     own_jpegs as own_jpegs,
     store_frames as store_frames,
 )
-from .metrics import FrameScorer as FrameScorer, QualityReport as QualityReport, QualitySums as QualitySums
+from .metrics import (
+    FrameScorer as FrameScorer,
+    QualityReport as QualityReport,
+    QualitySums as QualitySums,
+    why_no_score as why_no_score,
+)
 from .picture import Picture as Picture
 from .picture_filter import PictureFilter as PictureFilter
 from .stream import (

@@ -11,9 +11,7 @@ it. VMAF is libvmaf's; both look at neighbouring frames, so that all frames have
 from __future__ import annotations
 
 import gc
-import json
 import math
-import os
 import re
 import tempfile
 import weakref
@@ -21,10 +19,10 @@ from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import av
+import av.logging
 from av.error import FFmpegError as AvError
 from av.filter.context import FilterContext
 from av.video.frame import VideoFrame
@@ -58,7 +56,7 @@ class Vmaf(NamedTuple):
         model: Name of the model, and version of libvmaf
     """
 
-    frames: tuple[float, ...]
+    frames: array[float]
     model: str
 
 
@@ -68,13 +66,19 @@ V1_DEPTH = "yuv420p10le"
 XPSNR_DEEP_WIDTH = 64  # FFmpeg 9.0 reads what lies behind shorter lines of 16-bit samples (measured)
 
 
-def why_no_vmaf(size: FrameSize, model: str) -> str | None:
-    """Return why pictures of a size get no VMAF; None if they do."""
-    is_v1 = _is_v1(model)
-    side, area = (SMALLEST_SIDE_V1, SMALLEST_AREA_V1) if is_v1 else (SMALLEST_SIDE, 0)
-    if min(size) >= side and size.width * size.height >= area:
-        return None
-    return f"pictures of {size} are too small for the VMAF model {model}"
+def why_no_score(size: FrameSize, pixel_format: str, gate: QualityGate) -> str | None:
+    """Return why pictures do not get a score that `gate` asks for; None if they get all."""
+    if "vmaf" in gate.score:
+        is_v1 = _is_v1(gate.vmaf_model)
+        side, area = (SMALLEST_SIDE_V1, SMALLEST_AREA_V1) if is_v1 else (SMALLEST_SIDE, 0)
+        if min(size) < side or size.width * size.height < area:
+            return f"pictures of {size} are too small for the VMAF model {gate.vmaf_model}; leave out --score vmaf, or scale them up"
+    if "xpsnr" in gate.score and "10" in pixel_format and size.width % XPSNR_DEEP_WIDTH:
+        return (
+            f"FFmpeg's XPSNR of 10-bit pictures is wrong where the width, here {size.width}, is no multiple of {XPSNR_DEEP_WIDTH}; "
+            "leave out --score xpsnr"
+        )
+    return None
 
 
 def _is_v1(model: str) -> bool:
@@ -89,20 +93,13 @@ class FrameScorer:
     """
 
     def __init__(self, output: OutputFormat, gate: QualityGate) -> None:
-        """Set up the filters. Raises PictureError if the pictures are too small for VMAF."""
+        """Set up the filters. Raises PictureError if the pictures cannot get a score."""
         size, pixel_format, colour = output.size, output.pixel_format, output.colour
         self._model = gate.vmaf_model if "vmaf" in gate.score else None
         self._asks_xpsnr, self.has_memory = "xpsnr" in gate.score, gate.scores_in_order
-        if self._model is not None and (why := why_no_vmaf(size, self._model)):
-            raise PictureError(f"{why}; leave out --score vmaf, or scale them up")
-        if self._asks_xpsnr and "10" in pixel_format and size.width % XPSNR_DEEP_WIDTH:
-            raise PictureError(
-                f"FFmpeg's XPSNR of 10-bit pictures is wrong where the width, here {size.width}, is no multiple of {XPSNR_DEEP_WIDTH}; "
-                "leave out --score xpsnr"
-            )
-        self._log = _log_file() if self._model is not None else None
-        if self._log is not None:
-            weakref.finalize(self, self._log.unlink, missing_ok=True)
+        if why := why_no_score(size, pixel_format, gate):
+            raise PictureError(why)
+        self._log: IO[bytes] | None = None
         self._graph: av.filter.Graph | None = av.filter.Graph()
         graph = self._graph
         graph.threads = 1
@@ -114,8 +111,15 @@ class FrameScorer:
         numbers = [graph.add("setpts", "N") for _ in range(2)]  # pairs are paired by number, whatever times they have
         meters = [graph.add("psnr"), graph.add("ssim"), *([graph.add("xpsnr")] if self._asks_xpsnr else [])]
         vmaf = None
-        if self._log is not None:
-            vmaf = graph.add("libvmaf", f"log_fmt=json:log_path={_escaped(self._log)}:model=version={self._model}")
+        if self._model is not None:
+            # Without a name, so that nothing is left of a process that is killed.
+            self._log = tempfile.TemporaryFile()  # noqa: SIM115
+            weakref.finalize(self, self._log.close)
+            av.logging.set_libav_level(av.logging.ERROR)  # else libvmaf warns of every flat picture, on stderr
+            vmaf = graph.add(
+                "libvmaf", f"log_fmt=json:log_path=/dev/fd/{self._log.fileno()}:model=version={self._model}"
+            )
+            av.logging.set_libav_level(av.logging.INFO)
             meters.append(vmaf)
         split = graph.add("split", f"{len(meters)}")
         self._sink = graph.add("buffersink")
@@ -166,22 +170,16 @@ class FrameScorer:
                 self._sink.pull()
             self._graph = self._reference = self._distorted = self._sink = None  # type: ignore[assignment]
             gc.collect()  # libvmaf writes its log when the graph is freed
-            told = json.loads(self._log.read_bytes())
-            frames = tuple(float(each["metrics"]["vmaf"]) for each in told["frames"])
-        except (AvError, OSError, ValueError, LookupError) as error:
+            self._log.seek(0)
+            version, frames = "", array("d")
+            for line in self._log:  # JSON with a line for each value; parsed as a whole it takes 2 kB per frame
+                if found := re.match(rb' *"vmaf": ([\d.]+)', line):
+                    frames.append(float(found[1]))
+                elif found := re.match(rb' *"version": "(.*)"', line):
+                    version = found[1].decode()
+        except (AvError, OSError) as error:
             raise VerifyError(f"libvmaf left no scores: {error}") from error
-        return Vmaf(frames, f"{self._model} (libvmaf {told['version']})")
-
-
-def _log_file() -> Path:
-    handle, name = tempfile.mkstemp(prefix="vidprep-vmaf-", suffix=".json")
-    os.close(handle)
-    return Path(name)
-
-
-def _escaped(path: Path) -> str:
-    """Return a path as a value of a filter's option."""
-    return re.sub(r"([\\':])", r"\\\1", str(path))
+        return Vmaf(frames, f"{self._model} (libvmaf {version})")
 
 
 def _as_v1(graph: av.filter.Graph, last: FilterContext, pad: int = 0) -> FilterContext:
@@ -224,14 +222,14 @@ class QualityReport:
 
 
 class QualitySums:
-    """Scores of frames, and the report over them. Stores 16 bytes per scored frame."""
+    """Scores of frames, and the report over them. Stores 16 bytes per scored frame, with VMAF and XPSNR 48."""
 
     def __init__(self) -> None:
         self._numbers = array("l")
         self._mse_y = array("d")
         self._mse_yuv_sum = 0.0
         self._ssim_sum = 0.0
-        self._xpsnr: list[tuple[float, ...]] = []
+        self._xpsnr: list[array[float]] = []  # of each plane
         self.vmaf: Vmaf | None = None
 
     def add(self, number: int, score: FrameScore) -> None:
@@ -239,8 +237,9 @@ class QualitySums:
         self._mse_y.append(score.mse_y)
         self._mse_yuv_sum += score.mse_yuv
         self._ssim_sum += score.ssim
-        if score.xpsnr_db:
-            self._xpsnr.append(score.xpsnr_db)
+        self._xpsnr = self._xpsnr or [array("d") for _ in score.xpsnr_db]
+        for plane, db in zip(self._xpsnr, score.xpsnr_db, strict=True):
+            plane.append(db)
 
     def extend(self, other: QualitySums, first: int) -> None:
         """Add the scores of a later segment whose frame 0 has the number `first`."""
@@ -273,8 +272,8 @@ class QualitySums:
             vmaf_harmonic_mean=count / math.fsum(1 / (each + 1) for each in vmaf) - 1 if vmaf else None,
             vmaf_p1=vmaf[lowest] if vmaf else None,
             vmaf_model=None if self.vmaf is None else self.vmaf.model,
-            xpsnr_db=min(map(_mean_xpsnr, zip(*self._xpsnr, strict=True))) if self._xpsnr else None,
-            xpsnr_p1_db=sorted(map(min, self._xpsnr))[lowest] if self._xpsnr else None,
+            xpsnr_db=min(map(_mean_xpsnr, self._xpsnr)) if self._xpsnr else None,
+            xpsnr_p1_db=sorted(map(min, zip(*self._xpsnr, strict=True)))[lowest] if self._xpsnr else None,
         )
 
 

@@ -182,7 +182,7 @@ def figures(destination: FinishedDestination) -> dict[str, Any]:
         },
         "target_psnr_y_p1_db": next((v for v in good["target_psnr_y_p1_db"].to_pylist() if v is not None), None),
         "target_vmaf_p1": next((v for v in good["target_vmaf_p1"].to_pylist() if v is not None), None),
-        "vmaf_model": ", ".join(sorted({v for v in good["vmaf_model"].to_pylist() if v})),
+        "vmaf_model": _models(good),
         "settings": destination.settings,
         "versions": destination.run["versions"]
         | {"made by": ", ".join(sorted({v for v in good["encoder_version"].to_pylist() if v}))},
@@ -291,9 +291,15 @@ def _validation(path: Path) -> dict[str, Any] | None:
         "scored_when": _span(table, "scored_at"),
         "scored_by_ffmpeg": len(numbers(table, "ffmpeg_psnr_y_db")),
         "vmaf": _distribution(numbers(table, "vmaf")),
+        "vmaf_model": _models(table),
         "xpsnr_db": _distribution(numbers(table, "xpsnr_db")),
         "seeks": {name: dict(counts) for name, counts in seeks.items()},
     }
+
+
+def _models(table: pa.Table) -> str:
+    """Return the VMAF models in a table, one after the other."""
+    return ", ".join(sorted({model for model in table["vmaf_model"].to_pylist() if model}))
 
 
 def _span(table: pa.Table, name: str) -> str | None:

@@ -379,11 +379,11 @@ def _validation(behind: str, figure: dict[str, Any]) -> list[Section]:
         f"{count_of(found['videos'], 'video')} read again ({found['when']}), {found['scored_against_source']:,} scored against the source "
         f"again{scored}, {found['scored_by_ffmpeg']:,} by the ffmpeg command too; {count_of(len(faults), 'fault')}.",
     )
-    section.tiles += [
-        Tile(f"{spread['median']:.1f}", f"{title}, median", f"from {spread['lowest']:.1f}")
-        for title, spread in (("VMAF", found["vmaf"]), ("XPSNR in dB", found["xpsnr_db"]))
-        if spread
-    ]
+    if vmaf := found["vmaf"]:
+        note = f"{found['vmaf_model']}; from {vmaf['lowest']:.1f}"
+        section.tiles.append(Tile(f"{vmaf['median']:.1f}", "VMAF, median", note))
+    if xpsnr := found["xpsnr_db"]:
+        section.tiles.append(Tile(DB(xpsnr["median"]), "XPSNR, median", f"from {DB(xpsnr['lowest'])}"))
     if faults:
         section.text += f" Shown: {FAULTS_SHOWN}." if len(faults) > FAULTS_SHOWN else ""
         section.tables.append(Table([Column("fault")], [(fault,) for fault in faults[:FAULTS_SHOWN]]))

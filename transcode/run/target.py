@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vidprep.formats.errors import SettingsError, StoppedError
+from vidprep.formats.errors import SettingsError, StoppedError, count_of
 from vidprep.formats.manifest import ManifestRow, manifest_rows
 from vidprep.transcode.destination import open_destination
 from vidprep.transcode.media import encoder_version, used_versions
@@ -138,6 +138,7 @@ def shared_value(
         probed = replace(settings.at(value), target=None)
         rows = run_trial(probed, [sampled[id_] for id_ in ids], state_dir / f"{value}", workers, ffmpeg=ffmpeg)
         probes += len(ids)
+        failed = next((row for row in rows if not row.ok), None)
         for row in rows:
             cpu_seconds += row.cpu_seconds or 0.0
             if row.ok and (reached := reached_by(row, target)) is not None:
@@ -146,8 +147,9 @@ def shared_value(
             if id_ in searches and step not in searches[id_].known:
                 del searches[id_]  # it fails in the run too, and is reported there
         if not searches:
+            why = f"; the first: {failed.id}: {failed.message}" if failed else ""
             raise SettingsError(
-                f"<{min(target.option)}>: none of the {len(sampled)} videos of the sample can be encoded; give {scale.option}",
+                f"<{min(target.option)}>: none of {count_of(len(sampled), 'sampled video')} can be made{why}",
                 **target.option,
             )
 

@@ -217,7 +217,7 @@ TIME_RULE = 2  # how seconds become frames: 1 until 0.1, by exact comparison and
 @documented
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Everything that decides the bytes of an output, and the limits it is made under.
+    """Everything that decides the bytes of an output and the figures in its row, and the limits it is made under.
 
     Args:
         output: Kind of output: a VideoOutput, or a FrameOutput (`burst`).
@@ -258,24 +258,17 @@ class RunSettings:
                 fps=str(self.retime.frame_rate),
                 sample_fps=self.sampling.fps,
             )
-        if self.gate.scores_in_order and self.output.split not in ("auto", "off"):
-            raise SettingsError(
-                "<split> and <score> exclude each other: VMAF and XPSNR look at neighbouring frames; leave out one",
-                split=self.output.split,
-                score=",".join(self.gate.score),
-            )
-        asked: dict[str, Any] = self.target.option if self.target else {}
-        if self.gate.scores_in_order:
-            asked = asked or {"score": ",".join(self.gate.score)}
+        asked: dict[str, Any] = {"score": self.gate.more_scores} if self.gate.scores_in_order else {}
+        if self.target is not None:
+            asked = self.target.option
         if asked and not self.output.has_loss:
             raise SettingsError(f"<{min(asked)}>: a tensor store has no loss; leave it out", **asked)
-        if self.target is None:
-            return
-        if self.output.split not in ("auto", "off"):
+        if asked and self.output.split not in ("auto", "off"):
+            why = "VMAF and XPSNR look at neighbouring frames; leave out one"
+            if self.target is not None:
+                why = "split with the CRF that `vidprep tune` finds"
             raise SettingsError(
-                f"<split> and <{min(self.target.option)}> exclude each other; split with the CRF that `vidprep tune` finds",
-                split=self.output.split,
-                **self.target.option,
+                f"<split> and <{min(asked)}> exclude each other: {why}", split=self.output.split, **asked
             )
 
     @property
@@ -329,7 +322,7 @@ class RunSettings:
         return self.output.is_deep
 
     def as_dict(self) -> dict[str, object]:
-        """Return every setting that decides the bytes of an output, its acceptance or its place, with defaults filled in."""
+        """Return every setting that decides the bytes of an output, its acceptance, its figures or its place, with defaults filled in."""
         rate = self.retime.frame_rate
         target = {"target": self.target.as_dict()} if self.target else {}
         reading: dict[str, object] = {}  # what few runs ask for changes no digest of the others
@@ -445,6 +438,12 @@ def build_scale(keywords: Mapping[str, Any]) -> Scale:
 def build_gate(keywords: Mapping[str, Any]) -> QualityGate:
     """Build the QualityGate from keywords. Raises SettingsError, and MissingError if libvmaf is needed and not there."""
     if keywords.get("target_vmaf") is not None:
+        if keywords.get("verify_every", 1) != 1:
+            raise SettingsError(
+                "<target_vmaf>: VMAF sees all frames in order, not some (<verify_every>)",
+                target_vmaf=keywords["target_vmaf"],
+                verify_every=keywords["verify_every"],
+            )
         scores = parse_scores(keywords.get("score", ALWAYS_SCORED))
         keywords = {**keywords, "score": (*scores, "vmaf")}
     gate = build_options(QualityGate, keywords)
@@ -455,6 +454,12 @@ def build_gate(keywords: Mapping[str, Any]) -> QualityGate:
             raise MissingError(
                 f"--score vmaf: PyAV {av.__version__} was built without libvmaf; install it for Python 3.12 or newer, whose wheels have it"
             )
+        try:
+            av.filter.Graph().add("libvmaf", f"model=version={gate.vmaf_model}")
+        except ValueError:
+            raise SettingsError(
+                "<vmaf_model>: libvmaf has no such model", vmaf_model=gate.vmaf_model, score="vmaf"
+            ) from None
     return gate
 
 

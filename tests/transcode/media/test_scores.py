@@ -20,7 +20,8 @@ import vidprep
 from tests.helpers import make_clip, manifest, transcode
 from tests.numbered_pictures import constant, write
 from vidprep.formats.model import FrameSize
-from vidprep.transcode.media.metrics import QualitySums, why_no_vmaf
+from vidprep.transcode.media.metrics import QualitySums, why_no_score
+from vidprep.transcode.settings import QualityGate
 
 HAS_VMAF = "libvmaf" in av.filter.filters_available
 needs_vmaf = pytest.mark.skipif(not HAS_VMAF, reason=f"PyAV {av.__version__} was built without libvmaf")
@@ -163,15 +164,30 @@ def test_validate_compares_scores_with_the_manifest(tmp_path: Path, verb: str) -
 
 
 def test_validate_scores_what_has_scores(tmp_path: Path) -> None:
+    make_clip(tmp_path / "deep" / "a.mp4", 6, size=(96, 64))
+    assert transcode(tmp_path / "deep", tmp_path / "out", "--pixel-format", "yuv420p10le").code == 0
+    ran = transcode(tmp_path / "deep", tmp_path / "out", "--score", "xpsnr", verb="validate")
+    assert (ran.code, "a: FFmpeg's XPSNR of 10-bit pictures" in ran.err) == (0, True)
     make_clip(tmp_path / "src" / "a.mp4", 6)
     for options, said in (
-        (("--verify-every", 2), "scored some"),
-        (("--format", "tensor", "--size", "32x32"), "without loss"),
+        (("--verify-every", 2), "not some"),
+        (("--format", "tensor", "--size", "32x32"), "has no loss"),
     ):
         verb, out = "burst" if "tensor" in options else "transcode", tmp_path / f"{options[1]}"
         assert transcode(tmp_path / "src", out, *options, verb=verb).code == 0
         ran = transcode(tmp_path / "src", out, "--score", "xpsnr", verb="validate")
         assert (ran.code, said in ran.err) == (2, True), ran.err
+
+
+@needs_vmaf
+def test_other_models(tmp_path: Path) -> None:
+    make_clip(tmp_path / "src" / "a.mp4", 6, size=(96, 64))
+    ran = transcode(tmp_path / "src", tmp_path / "out", "--score", "vmaf", "--vmaf-model", "vmaf_v9")
+    assert (ran.code, "libvmaf has no such model" in ran.err) == (2, True)
+    model = ("--score", "vmaf", "--vmaf-model", "vmaf_4k_v0.6.1")
+    assert transcode(tmp_path / "src", tmp_path / "out", *model).code == 0
+    for asked in ((), model, ("--score", "vmaf")):
+        assert transcode(tmp_path / "src", tmp_path / "out", *asked, verb="validate").code == 0
 
 
 @needs_vmaf
@@ -186,11 +202,29 @@ def test_tune_reaches_a_vmaf(tmp_path: Path) -> None:
     assert all(80 <= each.vmaf_p1 <= each.vmaf for each in tuned.choices)
 
 
+@needs_vmaf
+def test_a_search_and_a_sweep_that_get_no_score_say_why(tmp_path: Path) -> None:
+    make_clip(tmp_path / "src" / "a.mp4", 6, size=(64, 16))
+    for verb, options in (("transcode", ("--target-vmaf", 80)), ("sweep", ("--score", "vmaf", "--codec", "h264"))):
+        ran = transcode(tmp_path / "src", tmp_path / verb, *options, verb=verb)
+        assert (ran.code, "a: pictures of 64x16 are too small for the VMAF model" in ran.err) == (2, True), ran.err
+
+
+@needs_vmaf
+def test_flat_pictures_are_scored_in_silence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    black = ("-f", "lavfi", "-i", "color=black:size=256x192:duration=0.2", tmp_path / "a.mp4")
+    subprocess.run([FFMPEG, "-loglevel", "error", *black], check=True)
+    model = ("--score", "vmaf", "--vmaf-model", "vmaf_v1.0.16_3d0h")
+    assert transcode(tmp_path / "a.mp4", tmp_path / "out", *model).code == 0
+    assert "est_params" not in capfd.readouterr().err
+
+
 def test_sizes_that_models_take() -> None:
-    assert why_no_vmaf(FrameSize(18, 18), "vmaf_v0.6.1") is None
-    assert why_no_vmaf(FrameSize(64, 16), "vmaf_v0.6.1") is not None
-    assert why_no_vmaf(FrameSize(240, 180), "vmaf_v1.0.16_3d0h") is None
-    assert why_no_vmaf(FrameSize(256, 144), "vmaf_v1.0.16_3d0h") is not None
+    usual, newer = (QualityGate(score=("vmaf",), vmaf_model=name) for name in ("vmaf_v0.6.1", "vmaf_v1.0.16_3d0h"))
+    assert why_no_score(FrameSize(18, 18), "yuv420p", usual) is None
+    assert why_no_score(FrameSize(64, 16), "yuv420p", usual) is not None
+    assert why_no_score(FrameSize(240, 180), "yuv420p", newer) is None
+    assert why_no_score(FrameSize(256, 144), "yuv420p", newer) is not None
 
 
 @needs_vmaf
