@@ -36,6 +36,7 @@ CODES = {
     "audio_downmixed": "channels were mixed to stereo",
     "audio_holes": "missing audio was replaced by silence",
     "not_split": "a video that was to be encoded in segments was encoded whole",
+    "not_scored": "a score that was asked for cannot be taken of such pictures, and is left empty",
     "second_try": "its process was killed while others ran, and it was made again alone",
     "untagged_colours": "colours are not tagged, and the usual ones were assumed (a note)",
     "hdr_kept": "HDR was kept (a note)",

@@ -45,14 +45,14 @@ from vidprep.transcode.media import (
     is_of_this_pyav,
     kept_or_coded,
     measure_file,
+    not_scored,
     open_source,
     own_jpegs,
     sampled_frames,
     score_with_ffmpeg,
     timing_of,
-    why_no_score,
 )
-from vidprep.transcode.settings import QualityGate, RunSettings, VideoOutput
+from vidprep.transcode.settings import RunSettings, VideoOutput
 from vidprep.transcode.sources import Unit, present, scratch_folder
 
 SAME_DB, SAME_SSIM, SAME_VMAF, SAME_LEVELS = 0.01, 0.0001, 0.02, 0
@@ -313,9 +313,9 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: UnitResul
     if value is not None and settings.target is not None:  # it chose another value for this video
         settings = settings.at(value)
     settings = replace(settings, limits=replace(settings.limits, max_frames=ANY_FRAMES))
-    if why := why_no_score(FrameSize(row.width or 0, row.height or 0), settings.output.pixel_format, settings.gate):
-        done.not_scored = f"{row.id}: {why}"
-        settings = replace(settings, gate=QualityGate(verify_every=settings.gate.verify_every))
+    size, pixel_format = FrameSize(row.width or 0, row.height or 0), row.pixel_format or settings.output.pixel_format
+    if left_out := not_scored(size, pixel_format, settings.gate):
+        done.not_scored = f"{row.id}: {'; '.join(left_out.values())}"
     with open_source(unit.path, settings, unit.cut) as source:
         whole = SeekPoint(source.packets())  # so that frames are counted by decoding
         only = sampled_frames(source, settings, unit.cut)

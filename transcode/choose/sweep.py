@@ -35,7 +35,7 @@ from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT, cu
 from vidprep.transcode.run import excerpt, run_trial
 from vidprep.transcode.settings import FrameOutput, QualityGate, Retime, RunSettings, Scale, VideoOutput
 from vidprep.transcode.sources import Unit, choose
-from vidprep.transcode.unit import Job, JobResult
+from vidprep.transcode.unit import Job, JobResult, unscored
 from vidprep.transcode.workers import Pool
 
 READS = 40
@@ -237,6 +237,9 @@ def measure(
             if not row.ok:
                 why = why or f"; the first: {row.id}: {row.message}"
                 say(f"left out of {cell.name}: {row.id}: {row.message}")
+            elif (lacks := unscored(row)) and (row.id, lacks) not in left_out:
+                left_out.append((row.id, lacks))
+                say(f"left out: {row.id}: {lacks}")
         rows += [_measured(cell, row) for row in made if row.ok]
         timed_rows.append(_timed(cell, root, [row.id for row in made if row.ok], options))
     if not rows:

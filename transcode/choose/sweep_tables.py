@@ -148,9 +148,9 @@ def _deltas(rows: Sequence[SweepRow], names: Sequence[str], ids: Sequence[str], 
 def _cell(name: str, rows: list[SweepRow], times: SweepRow) -> dict[str, Any]:
     frames = sum(row["num_frames"] for row in rows)
     means = {
-        key: statistics.mean(min(row[key], MAX_DB) if key.endswith("_db") else row[key] for row in rows)
+        key: statistics.mean(min(score, MAX_DB) if key.endswith("_db") else score for score in scores)
         for key in ("psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "ssim", *OTHER_SCORES)
-        if all(row.get(key) is not None for row in rows)
+        if (scores := [row[key] for row in rows if row.get(key) is not None])
     }
     sums = {key: sum(row[key] for row in rows) for key in ("size_bytes", "cpu_seconds", "encode_seconds")}
     first = {key: rows[0][key] for key in ("curve", "codec", "gop", "preset", "value")}

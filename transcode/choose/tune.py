@@ -21,7 +21,7 @@ from vidprep.transcode.choose.sweep_tables import MAX_DB
 from vidprep.transcode.run import MISSES_ALLOWED, PROBE_SECONDS, excerpt, run_trial, shared_value
 from vidprep.transcode.settings import FrameOutput, Limits, RunSettings, Target, VideoOutput
 from vidprep.transcode.sources import Unit, choose
-from vidprep.transcode.unit import Job, JobResult, reached_by
+from vidprep.transcode.unit import Job, JobResult, reached_by, unscored
 from vidprep.transcode.workers import Child, Pool
 
 MAX_GOP = 250
@@ -71,7 +71,7 @@ class Choice:
         encode_hours: Estimated time to encode the whole dataset on one core
         vmaf_p1: Lowest 1st percentile of VMAF; None without that score
         vmaf: Mean of the videos' VMAF; None without that score
-        xpsnr_db: Mean of the videos' XPSNR, each at most MAX_DB; None without that score
+        xpsnr_db: Mean of the videos' XPSNR, each at most MAX_DB; None without that score, and for JPEGs
     """
 
     codec: str
@@ -174,6 +174,8 @@ def recommend(
                 value = shared_value(aimed, ready, root, workers=workers, say=lambda _text: None).value
                 rows = run_trial(settings.at(value), ready, root / f"{value}", workers)
                 choices.append(_choice(codec, gop, value, rows, root / f"{value}", reading, whole, target))
+                unsaid = [f"{row.id}: {lacks}" for row in rows if (lacks := unscored(row))]
+                left_out += [text for text in unsaid if text not in left_out]
             except SettingsError as error:
                 left_out.append(f"{name}: {error.message}")
     if not choices:
@@ -229,7 +231,8 @@ def _choice(
         encode_hours=(_cpu(good) / _frames(good) + whole.decode_cpu) * whole.frames / 3600,
         vmaf_p1=min((row.vmaf_p1 for row in good if row.vmaf_p1 is not None), default=None),
         vmaf=_mean(row.vmaf for row in good),
-        xpsnr_db=_mean(row.xpsnr_db and min(row.xpsnr_db, MAX_DB) for row in good),
+        # That of JPEGs, full-range samples, is about 0.7 dB less, and no factor corrects it.
+        xpsnr_db=None if gop is None else _mean(row.xpsnr_db and min(row.xpsnr_db, MAX_DB) for row in good),
     )
 
 

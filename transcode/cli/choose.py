@@ -349,12 +349,13 @@ def _duration(seconds: float) -> str:
 def _print_choices(tuned: Tuned) -> None:
     """Print the Pareto-optimal choices as a table on stdout."""
     scores = {"psnr_y_p1_db": "p1 dB", "vmaf": "VMAF", "vmaf_p1": "p1", "xpsnr_db": "XPSNR"}
-    taken = [name for name in scores if getattr(tuned.best, name) is not None]
+    taken = [name for name in scores if any(getattr(choice, name) is not None for choice in tuned.pareto)]
     titles = "".join(f"{scores[name]:>8}" for name in taken)
     click.echo(f"{'':16}{'CRF/q':>6}{titles}{'bytes/frame':>13}{'all':>10}{'ms/sequence':>13}{'CPU time':>11}")
     for choice in tuned.pareto:
         name = choice.codec if choice.gop is None else f"{choice.codec} GOP {choice.gop}"
-        row = f"{choice.value:6}" + "".join(f"{getattr(choice, name):8.2f}" for name in taken)
+        found = [getattr(choice, name) for name in taken]
+        row = f"{choice.value:6}" + "".join(f"{'-':>8}" if score is None else f"{score:8.2f}" for score in found)
         row += f"{choice.bytes_per_frame:13,.0f}{megabytes(choice.total_bytes):>10}"
         click.echo(f"{name:16}{row}{choice.ms_per_sequence:13.2f}{_duration(choice.encode_hours * 3600):>11}")
     beaten = len(tuned.choices) - len(tuned.pareto)

@@ -29,7 +29,7 @@ from .metrics import (
     FrameScorer as FrameScorer,
     QualityReport as QualityReport,
     QualitySums as QualitySums,
-    why_no_score as why_no_score,
+    not_scored as not_scored,
 )
 from .picture import Picture as Picture
 from .picture_filter import PictureFilter as PictureFilter

@@ -27,7 +27,7 @@ from av.error import FFmpegError as AvError
 from av.filter.context import FilterContext
 from av.video.frame import VideoFrame
 
-from vidprep.formats.errors import PictureError, VerifyError
+from vidprep.formats.errors import VerifyError
 from vidprep.formats.model import FrameSize, OutputFormat
 from vidprep.transcode.settings import QualityGate
 
@@ -66,19 +66,19 @@ V1_DEPTH = "yuv420p10le"
 XPSNR_DEEP_WIDTH = 64  # FFmpeg 9.0 reads what lies behind shorter lines of 16-bit samples (measured)
 
 
-def why_no_score(size: FrameSize, pixel_format: str, gate: QualityGate) -> str | None:
-    """Return why pictures do not get a score that `gate` asks for; None if they get all."""
+def not_scored(size: FrameSize, pixel_format: str, gate: QualityGate) -> dict[str, str]:
+    """Return the scores that `gate` asks for and such pictures do not get, each with the reason."""
+    found = {}
     if "vmaf" in gate.score:
         is_v1 = _is_v1(gate.vmaf_model)
         side, area = (SMALLEST_SIDE_V1, SMALLEST_AREA_V1) if is_v1 else (SMALLEST_SIDE, 0)
         if min(size) < side or size.width * size.height < area:
-            return f"pictures of {size} are too small for the VMAF model {gate.vmaf_model}; leave out --score vmaf, or scale them up"
+            found["vmaf"] = f"no VMAF: pictures of {size} are too small for the model {gate.vmaf_model}"
     if "xpsnr" in gate.score and "10" in pixel_format and size.width % XPSNR_DEEP_WIDTH:
-        return (
-            f"FFmpeg's XPSNR of 10-bit pictures is wrong where the width, here {size.width}, is no multiple of {XPSNR_DEEP_WIDTH}; "
-            "leave out --score xpsnr"
+        found["xpsnr"] = (
+            f"no XPSNR: that of 10-bit pictures is right only where {XPSNR_DEEP_WIDTH} divides the width, here {size.width}"
         )
-    return None
+    return found
 
 
 def _is_v1(model: str) -> bool:
@@ -86,19 +86,19 @@ def _is_v1(model: str) -> bool:
 
 
 class FrameScorer:
-    """Scores pairs of frames of one video. Holds a filter graph; not thread-safe.
+    """Scores pairs of frames of one video, by all scores that its pictures get. Holds a filter graph; not thread-safe.
 
     Attributes:
         has_memory: Whether a score depends on the frames before
     """
 
     def __init__(self, output: OutputFormat, gate: QualityGate) -> None:
-        """Set up the filters. Raises PictureError if the pictures cannot get a score."""
+        """Set up the filters."""
         size, pixel_format, colour = output.size, output.pixel_format, output.colour
-        self._model = gate.vmaf_model if "vmaf" in gate.score else None
-        self._asks_xpsnr, self.has_memory = "xpsnr" in gate.score, gate.scores_in_order
-        if why := why_no_score(size, pixel_format, gate):
-            raise PictureError(why)
+        scores = set(gate.score) - set(not_scored(size, pixel_format, gate))
+        self._model = gate.vmaf_model if "vmaf" in scores else None
+        self._asks_xpsnr = "xpsnr" in scores
+        self.has_memory = self._asks_xpsnr or self._model is not None
         self._log: IO[bytes] | None = None
         self._graph: av.filter.Graph | None = av.filter.Graph()
         graph = self._graph

@@ -21,7 +21,7 @@ from vidprep.transcode.run.plan import plan
 from vidprep.transcode.run.run import run
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import SourceList, Unit, choose
-from vidprep.transcode.unit import Job, JobResult, Search, reached_by
+from vidprep.transcode.unit import Job, JobResult, Search, reached_by, unscored
 from vidprep.transcode.workers import Pool
 
 
@@ -138,7 +138,7 @@ def shared_value(
         probed = replace(settings.at(value), target=None)
         rows = run_trial(probed, [sampled[id_] for id_ in ids], state_dir / f"{value}", workers, ffmpeg=ffmpeg)
         probes += len(ids)
-        failed = next((row for row in rows if not row.ok), None)
+        failed = next((row for row in rows if reached_by(row, target) is None), None)
         for row in rows:
             cpu_seconds += row.cpu_seconds or 0.0
             if row.ok and (reached := reached_by(row, target)) is not None:
@@ -147,7 +147,7 @@ def shared_value(
             if id_ in searches and step not in searches[id_].known:
                 del searches[id_]  # it fails in the run too, and is reported there
         if not searches:
-            why = f"; the first: {failed.id}: {failed.message}" if failed else ""
+            why = f"; the first: {failed.id}: {failed.message or unscored(failed)}" if failed else ""
             raise SettingsError(
                 f"<{min(target.option)}>: none of {count_of(len(sampled), 'sampled video')} can be made{why}",
                 **target.option,

@@ -449,17 +449,21 @@ def build_gate(keywords: Mapping[str, Any]) -> QualityGate:
     gate = build_options(QualityGate, keywords)
     if "vmaf" in gate.score:
         import av.filter
+        import av.logging
 
         if "libvmaf" not in av.filter.filters_available:
             raise MissingError(
                 f"--score vmaf: PyAV {av.__version__} was built without libvmaf; install it for Python 3.12 or newer, whose wheels have it"
             )
+        av.logging.set_libav_level(av.logging.ERROR)  # else libvmaf says it too
         try:
             av.filter.Graph().add("libvmaf", f"model=version={gate.vmaf_model}")
         except ValueError:
             raise SettingsError(
                 "<vmaf_model>: libvmaf has no such model", vmaf_model=gate.vmaf_model, score="vmaf"
             ) from None
+        finally:
+            av.logging.set_libav_level(av.logging.INFO)
     return gate
 
 

@@ -14,4 +14,4 @@ from .job import (
 )
 from .life import run_job as run_job
 from .queue import TRIES as TRIES, JobQueue as JobQueue
-from .target_search import Search as Search, reached_by as reached_by
+from .target_search import Search as Search, reached_by as reached_by, unscored as unscored

@@ -13,9 +13,9 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
-from vidprep.formats.errors import DamagedError, GateError, ReadError, VerifyError, VidprepError
+from vidprep.formats.errors import DamagedError, GateError, PictureError, ReadError, VerifyError, VidprepError
 from vidprep.formats.manifest import ManifestRow, Remark, checked
-from vidprep.formats.model import SourceState, VideoInfo
+from vidprep.formats.model import OutputFormat, SourceState, VideoInfo
 from vidprep.formats.moments import MILLISECOND
 from vidprep.formats.storage import cpu_seconds, sampled_digest
 from vidprep.formats.video import Source
@@ -24,6 +24,7 @@ from vidprep.transcode.media import (
     FrameStream,
     encode_and_measure,
     encoder_version,
+    not_scored,
     open_source,
     sampled_frames,
     timing_of,
@@ -104,6 +105,7 @@ def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
         timing = timing_of(source, settings, unit.cut)
         stream = FrameStream(source, settings, timing, only=only, on_progress=context.on_progress)
         describe_picture(row, stream, source.coded_size)
+        row.warn(*_left_unscored(settings, stream.output))
         row.encoder_version = encoder_version(settings, job.ffmpeg)
         made = engine_of(job)(job, stream, context)
         to_end = made.facts.read_to_end
@@ -285,6 +287,14 @@ def _until_target(job: Job, row: ManifestRow, target: Target, context: Context) 
     else:
         row.target_vmaf_p1, row.target_reached_vmaf = target.vmaf, reached
     return row
+
+
+def _left_unscored(settings: RunSettings, output: OutputFormat) -> list[Remark]:
+    """Return a remark for each score that such pictures do not get. Raises PictureError if a target is set for one."""
+    found = not_scored(output.size, output.pixel_format, settings.gate)
+    if settings.target is not None and settings.target.vmaf is not None and "vmaf" in found:
+        raise PictureError(f"{found['vmaf']}; --target-psnr takes them")
+    return [Remark("not_scored", why) for why in found.values()]
 
 
 def _check_floor(row: ManifestRow, settings: RunSettings) -> None:

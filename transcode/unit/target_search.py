@@ -17,6 +17,11 @@ def reached_by(row: ManifestRow, target: Target) -> float | None:
     return row.psnr_y_p1_db if target.vmaf is None else row.vmaf_p1
 
 
+def unscored(row: ManifestRow) -> str:
+    """Return why an output lacks scores that were asked for; empty if it has them all."""
+    return "; ".join(text for text, code in zip(row.warnings, row.warning_codes, strict=False) if code == "not_scored")
+
+
 @dataclass(slots=True)
 class Search:
     """State of the search for one video's setting.

@@ -20,7 +20,7 @@ import vidprep
 from tests.helpers import make_clip, manifest, transcode
 from tests.numbered_pictures import constant, write
 from vidprep.formats.model import FrameSize
-from vidprep.transcode.media.metrics import QualitySums, why_no_score
+from vidprep.transcode.media.metrics import QualitySums, not_scored
 from vidprep.transcode.settings import QualityGate
 
 HAS_VMAF = "libvmaf" in av.filter.filters_available
@@ -134,14 +134,23 @@ def test_what_scores_frames_in_order_excludes_scoring_some_of_them(tmp_path: Pat
 
 
 @needs_vmaf
-def test_a_burst_is_scored_and_small_pictures_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["transcode", "burst"])
+def test_pictures_too_small_for_a_score_are_made_without_it(tmp_path: Path, verb: str) -> None:
     make_clip(tmp_path / "src" / "a.mp4", 20, size=(320, 240))
     make_clip(tmp_path / "src" / "tiny.mp4", 5, size=(64, 16))
-    ran = transcode(tmp_path / "src", tmp_path / "out", "--score", "vmaf,xpsnr", "--quality", 60, verb="burst")
-    assert ran.code == 1
-    rows = manifest(tmp_path / "out")
-    assert 50 < rows["a"]["vmaf_p1"] <= rows["a"]["vmaf"] <= 100
-    assert "64x16 are too small for the VMAF model" in rows["tiny"]["message"]
+    out, value = tmp_path / "out", {"transcode": "--crf", "burst": "--quality"}[verb]
+    ran = transcode(tmp_path / "src", out, "--score", "vmaf,xpsnr", value, 30, verb=verb)
+    assert (ran.code, "not_scored" in ran.err) == (0, True), ran.err
+    rows = manifest(out)
+    assert 30 < rows["a"]["vmaf_p1"] <= rows["a"]["vmaf"] <= 100
+    assert {id_: "not_scored" in row["warning_codes"] for id_, row in rows.items()} == {"a": False, "tiny": True}
+    assert rows["tiny"]["vmaf"] is rows["tiny"]["vmaf_p1"] is rows["tiny"]["vmaf_model"] is None
+    assert rows["tiny"]["xpsnr_db"] > 20
+    ran = transcode(tmp_path / "src", out, "--score", "vmaf,xpsnr", verb="validate")
+    assert (ran.code, "tiny: no VMAF: pictures of 64x16 are too small" in ran.err) == (0, True), ran.err
+    assert {row["id"]: row["xpsnr_db"] for row in pq.read_table(out / "validation.parquet").to_pylist()} == {
+        id_: pytest.approx(row["xpsnr_db"]) for id_, row in rows.items()
+    }
 
 
 @pytest.mark.parametrize("verb", ["transcode", "burst"])
@@ -167,7 +176,7 @@ def test_validate_scores_what_has_scores(tmp_path: Path) -> None:
     make_clip(tmp_path / "deep" / "a.mp4", 6, size=(96, 64))
     assert transcode(tmp_path / "deep", tmp_path / "out", "--pixel-format", "yuv420p10le").code == 0
     ran = transcode(tmp_path / "deep", tmp_path / "out", "--score", "xpsnr", verb="validate")
-    assert (ran.code, "a: FFmpeg's XPSNR of 10-bit pictures" in ran.err) == (0, True)
+    assert (ran.code, "a: no XPSNR: that of 10-bit pictures" in ran.err) == (0, True)
     make_clip(tmp_path / "src" / "a.mp4", 6)
     for options, said in (
         (("--verify-every", 2), "not some"),
@@ -203,11 +212,28 @@ def test_tune_reaches_a_vmaf(tmp_path: Path) -> None:
 
 
 @needs_vmaf
-def test_a_search_and_a_sweep_that_get_no_score_say_why(tmp_path: Path) -> None:
+def test_searches_and_sweeps_say_what_gets_no_score(tmp_path: Path) -> None:
     make_clip(tmp_path / "src" / "a.mp4", 6, size=(64, 16))
-    for verb, options in (("transcode", ("--target-vmaf", 80)), ("sweep", ("--score", "vmaf", "--codec", "h264"))):
-        ran = transcode(tmp_path / "src", tmp_path / verb, *options, verb=verb)
-        assert (ran.code, "a: pictures of 64x16 are too small for the VMAF model" in ran.err) == (2, True), ran.err
+    why = "a: no VMAF: pictures of 64x16 are too small for the model vmaf_v0.6.1"
+    ran = transcode(tmp_path / "src", tmp_path / "out", "--target-vmaf", 80)
+    assert (ran.code, why in ran.err) == (2, True), ran.err
+    per_video = ("--target-vmaf", 80, "--target-mode", "per-video")
+    ran = transcode(tmp_path / "src", tmp_path / "each", *per_video)
+    message = manifest(tmp_path / "each")["a"]["message"]
+    assert (ran.code, message) == (1, f"{why.removeprefix('a: ')}; --target-psnr takes them")
+    make_clip(tmp_path / "src" / "b.mp4", 6, size=(96, 64))
+    codecs = ("--score", "vmaf,xpsnr", "--codec", "h264,jpeg")
+    ran = transcode(tmp_path / "src", tmp_path / "sweep", *codecs, verb="sweep")
+    assert (ran.code, ran.err.count(why)) == (0, 1), ran.err
+    summary = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert summary["compared_videos"] == ["a", "b"]
+    rows = pq.read_table(tmp_path / "sweep" / "sweep.parquet").to_pylist()
+    assert {cell["cell"]: cell["vmaf"] for cell in summary["cells"]} == {
+        row["cell"]: row["vmaf"] for row in rows if row["id"] == "b"
+    }
+    assert {cell["codec"]: "xpsnr_db" in cell for cell in summary["cells"]} == {"h264": True, "jpeg": False}
+    ran = transcode(tmp_path / "src", "--target-psnr", 30, *codecs, verb="tune")
+    assert (ran.code, ran.out.count(why)) == (0, 1), ran.err
 
 
 @needs_vmaf
@@ -221,10 +247,10 @@ def test_flat_pictures_are_scored_in_silence(tmp_path: Path, capfd: pytest.Captu
 
 def test_sizes_that_models_take() -> None:
     usual, newer = (QualityGate(score=("vmaf",), vmaf_model=name) for name in ("vmaf_v0.6.1", "vmaf_v1.0.16_3d0h"))
-    assert why_no_score(FrameSize(18, 18), "yuv420p", usual) is None
-    assert why_no_score(FrameSize(64, 16), "yuv420p", usual) is not None
-    assert why_no_score(FrameSize(240, 180), "yuv420p", newer) is None
-    assert why_no_score(FrameSize(256, 144), "yuv420p", newer) is not None
+    assert not not_scored(FrameSize(18, 18), "yuv420p", usual)
+    assert not_scored(FrameSize(64, 16), "yuv420p", usual)
+    assert not not_scored(FrameSize(240, 180), "yuv420p", newer)
+    assert not_scored(FrameSize(256, 144), "yuv420p", newer)
 
 
 @needs_vmaf
