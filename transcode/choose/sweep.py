@@ -223,7 +223,7 @@ def measure(
     png = {id_: _as_png(frames[id_]) for id_ in prepared} if "png" in options.codecs else {}
     rows: list[dict[str, Any]] = []
     timed_rows: list[dict[str, Any]] = []
-    why = ""
+    why, not_scored = "", dict[str, str]()
     for cell in cells:
         root = out / "cells" / cell.name
         made = run_trial(
@@ -237,9 +237,9 @@ def measure(
             if not row.ok:
                 why = why or f"; the first: {row.id}: {row.message}"
                 say(f"left out of {cell.name}: {row.id}: {row.message}")
-            elif (lacks := unscored(row)) and (row.id, lacks) not in left_out:
-                left_out.append((row.id, lacks))
-                say(f"left out: {row.id}: {lacks}")
+            elif (lacks := unscored(row)) and row.id not in not_scored:
+                not_scored[row.id] = lacks
+                say(f"not scored: {row.id}: {lacks}")
         rows += [_measured(cell, row) for row in made if row.ok]
         timed_rows.append(_timed(cell, root, [row.id for row in made if row.ok], options))
     if not rows:
@@ -252,6 +252,7 @@ def measure(
         "sampled_from": len(units),
         "videos": [{"id": id_, "png": png.get(id_)} for id_ in prepared],
         "left_out": [{"id": id_, "why": why} for id_, why in left_out],
+        "not_scored": [{"id": id_, "why": lacks} for id_, lacks in not_scored.items()],
     }
     summary |= curves_of(rows, timed_rows, png, at_db=at_db, anchor=anchor)
     text = json.dumps(for_json(summary), indent=1, default=str)

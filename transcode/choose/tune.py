@@ -108,6 +108,7 @@ class Tuned:
         sampled: Number of videos that were measured
         num_videos: Number of videos
         left_out: A message for each codec and source that was not measured
+        not_scored: A message for each source that did not get all scores; means are those of the others
         target: The target
     """
 
@@ -117,6 +118,7 @@ class Tuned:
     sampled: int
     num_videos: int
     left_out: tuple[str, ...]
+    not_scored: tuple[str, ...]
     target: Target
 
     @property
@@ -161,7 +163,7 @@ def recommend(
     whole = _DatasetSize(
         frames=seconds_each * len(units) * frame_rate, decode_cpu=max(0.0, _cpu(made) - _cpu(again)) / _frames(again)
     )
-    choices = []
+    choices, not_scored = [], dict[str, str]()
     for codec in options.codecs:
         for gop in (None,) if codec == "jpeg" else reading.gops():
             name = codec if gop is None else f"{codec} gop {gop}"
@@ -173,16 +175,17 @@ def recommend(
                 aimed = replace(settings, target=target)
                 value = shared_value(aimed, ready, root, workers=workers, say=lambda _text: None).value
                 rows = run_trial(settings.at(value), ready, root / f"{value}", workers)
+                not_scored |= {row.id: f"{row.id}: {lacks}" for row in rows if (lacks := unscored(row))}
                 choices.append(_choice(codec, gop, value, rows, root / f"{value}", reading, whole, target))
-                unsaid = [f"{row.id}: {lacks}" for row in rows if (lacks := unscored(row))]
-                left_out += [text for text in unsaid if text not in left_out]
             except SettingsError as error:
-                left_out.append(f"{name}: {error.message}")
+                left_out.append(f"{name}: {error.on_command_line}")
     if not choices:
         raise SettingsError(f"nothing reaches <{min(target.option)}>: {'; '.join(left_out)}", **target.option)
     choices.sort(key=lambda choice: choice.total_bytes)
     best, reason = _recommended(choices, reading)
-    return Tuned(tuple(choices), best, reason, len(ready), len(units), tuple(left_out), target)
+    return Tuned(
+        tuple(choices), best, reason, len(ready), len(units), tuple(left_out), tuple(not_scored.values()), target
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +215,10 @@ def _choice(
     be read.
     """
     good = [row for row in rows if row.ok]
-    reached = sum((reached_by(row, target) or 0.0) >= target.floor for row in good)
-    if not good or reached < len(good) * (1 - MISSES_ALLOWED):
-        raise SettingsError(f"only {reached} of {len(good)} videos reach {target.flag} {target.floor:g} at its finest")
+    scores = [score for row in good if (score := reached_by(row, target)) is not None]
+    reached = sum(score >= target.floor for score in scores)
+    if not scores or reached < len(scores) * (1 - MISSES_ALLOWED):
+        raise SettingsError(f"only {reached} of {len(scores)} videos reach {target.flag} {target.floor:g}, at {value}")
     decode_ms = _decode_ms(root, [row.id for row in good], reading, reading.loader if gop else None)
     size = sum(row.size_bytes or 0 for row in good) / _frames(good)
     needed = reading.sequence_length if gop is None else reading.span - 1 + gop

@@ -362,8 +362,9 @@ def _print_choices(tuned: Tuned) -> None:
     sampled = f"{tuned.sampled} of {count_of(tuned.num_videos, 'video')}"
     click.echo(f"Measured on {sampled}. Not shown: {count_of(beaten, 'choice')} that others beat in size and time.")
     click.echo("Times vary from run to run; --sample and --seconds measure more.")
-    for text in tuned.left_out:
-        click.echo(f"left out: {printable(text)}")
+    for word, texts in (("left out", tuned.left_out), ("not scored", tuned.not_scored)):
+        for text in texts:
+            click.echo(f"{word}: {printable(text)}")
 
 
 def _units(source: Path, out: Path, keywords: Mapping[str, Any]) -> tuple[Unit, ...]:

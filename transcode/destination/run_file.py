@@ -157,6 +157,8 @@ def _difference(before: Any, now: Any, flags: Mapping[str, str], name: str = "")
 
 
 def _brief(value: Any) -> str:
+    if value is None:
+        return "not given"
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= SHOWN_LETTERS else f"{text[:SHOWN_LETTERS]}…"
 

@@ -60,8 +60,11 @@ class Vmaf(NamedTuple):
     model: str
 
 
-# libvmaf 3.2 dies in smaller pictures, or gives no score (measured).
-SMALLEST_SIDE, SMALLEST_SIDE_V1, SMALLEST_AREA_V1 = 18, 180, 43_200
+# The shorter and longer side from which on libvmaf 3.2 gives a score; it dies of smaller pictures (measured). A model of
+# version 1 that is not listed counts as the one that needs the largest.
+SMALLEST_SIDES = (18, 18)
+SMALLEST_SIDES_V1 = {"3d0h": (160, 216), "1d5h_2160": (160, 216), "5d0h": (266, 266), "3d0h_2160": (318, 318)}
+V1_NAME = re.compile(r"vmaf_v1[\d.]*_(?:hfr_)?(\w+)")
 V1_DEPTH = "yuv420p10le"
 XPSNR_DEEP_WIDTH = 64  # FFmpeg 9.0 reads what lies behind shorter lines of 16-bit samples (measured)
 
@@ -70,9 +73,11 @@ def not_scored(size: FrameSize, pixel_format: str, gate: QualityGate) -> dict[st
     """Return the scores that `gate` asks for and such pictures do not get, each with the reason."""
     found = {}
     if "vmaf" in gate.score:
-        is_v1 = _is_v1(gate.vmaf_model)
-        side, area = (SMALLEST_SIDE_V1, SMALLEST_AREA_V1) if is_v1 else (SMALLEST_SIDE, 0)
-        if min(size) < side or size.width * size.height < area:
+        shorter, longer = SMALLEST_SIDES
+        if _is_v1(gate.vmaf_model):
+            name = V1_NAME.fullmatch(gate.vmaf_model)
+            shorter, longer = SMALLEST_SIDES_V1.get(name[1] if name else "", max(SMALLEST_SIDES_V1.values()))
+        if min(size) < shorter or max(size) < longer:
             found["vmaf"] = f"no VMAF: pictures of {size} are too small for the model {gate.vmaf_model}"
     if "xpsnr" in gate.score and "10" in pixel_format and size.width % XPSNR_DEEP_WIDTH:
         found["xpsnr"] = (

@@ -70,6 +70,10 @@ def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
     left_out = [(each["id"], each["why"]) for each in summary["left_out"]]
     if left_out:
         every.tables.append(Table([Column("left out"), Column("why")], left_out))
+    if not_scored := [(each["id"], each["why"]) for each in summary.get("not_scored", ())]:
+        every.tables.append(
+            Table([Column("without a score, whose mean is that of the others"), Column("why")], not_scored)
+        )
     return [section, delta, every]
 
 

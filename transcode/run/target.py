@@ -135,10 +135,10 @@ def shared_value(
         nonlocal probes, cpu_seconds
         value = scale.values[step]
         say(f"{target.flag} {target.floor:g}: trying {scale.option} {value} on {len(ids)} of {len(sampled)} videos")
-        probed = replace(settings.at(value), target=None)
+        probed = replace(settings.at(value), target=None, gate=replace(settings.gate, min_psnr_db=None))
         rows = run_trial(probed, [sampled[id_] for id_ in ids], state_dir / f"{value}", workers, ffmpeg=ffmpeg)
         probes += len(ids)
-        failed = next((row for row in rows if reached_by(row, target) is None), None)
+        failed = next((row for row in rows if not row.ok or reached_by(row, target) is None), None)
         for row in rows:
             cpu_seconds += row.cpu_seconds or 0.0
             if row.ok and (reached := reached_by(row, target)) is not None:
@@ -149,7 +149,7 @@ def shared_value(
         if not searches:
             why = f"; the first: {failed.id}: {failed.message or unscored(failed)}" if failed else ""
             raise SettingsError(
-                f"<{min(target.option)}>: none of {count_of(len(sampled), 'sampled video')} can be made{why}",
+                f"<{min(target.option)}>: none of {count_of(len(sampled), 'sampled video')} gets a score{why}",
                 **target.option,
             )
 

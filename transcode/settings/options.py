@@ -317,7 +317,7 @@ class Target:
     vmaf: Annotated[
         float | None,
         Option(
-            "The same for the 1st percentile of VMAF, which adds it to --score. Without any loss it is 97 to 100.",
+            "The same for the 1st percentile of VMAF, which adds it to --score. Without any loss vmaf_v0.6.1 is 97 to 100.",
             "V",
             keyword="target_vmaf",
             least=10,

@@ -460,7 +460,9 @@ def build_gate(keywords: Mapping[str, Any]) -> QualityGate:
             av.filter.Graph().add("libvmaf", f"model=version={gate.vmaf_model}")
         except ValueError:
             raise SettingsError(
-                "<vmaf_model>: libvmaf has no such model", vmaf_model=gate.vmaf_model, score="vmaf"
+                "<vmaf_model>: libvmaf has no such model, or not as a single one",
+                vmaf_model=gate.vmaf_model,
+                score="vmaf",
             ) from None
         finally:
             av.logging.set_libav_level(av.logging.INFO)

@@ -47,7 +47,7 @@ from vidprep.transcode.unit.job import (
 )
 from vidprep.transcode.unit.row import describe_frames, describe_header, describe_output, describe_picture, remarks
 from vidprep.transcode.unit.segments import segments_of
-from vidprep.transcode.unit.target_search import Search, reached_by
+from vidprep.transcode.unit.target_search import CLOSE_DB, CLOSE_ENOUGH_DB, Search, reached_by
 
 # Coded audio begins with encoder delay: 21 to 46 ms for AAC.
 PRIMING_SECONDS = Fraction(5, 100)
@@ -260,7 +260,7 @@ def _until_target(job: Job, row: ManifestRow, target: Target, context: Context) 
         tried.append(value)
         reached.append(found)
         search.record(search.scale.step_of(value), found)
-        step = search.next(any_that_reaches=not target.per_video)
+        step = search.next(CLOSE_DB if target.per_video else CLOSE_ENOUGH_DB * target.per_db)
         if step is None:
             break
         if search.scale.step_of(value) == search.best:
@@ -301,10 +301,10 @@ def _check_floor(row: ManifestRow, settings: RunSettings) -> None:
     floor = settings.gate.min_psnr_db
     if floor is not None and row.psnr_y_db is not None and row.psnr_y_db < floor:
         scale = settings.output.quality_scale
-        change = "lower" if scale.values[0] < scale.values[-1] else "raise"
-        raise GateError(
-            f"PSNR-Y {row.psnr_y_db:.2f} dB is below --min-psnr {floor:g}; {change} {scale.option}", path=row.source
-        )
+        change = f"{'lower' if scale.values[0] < scale.values[-1] else 'raise'} {scale.option}"
+        if settings.target is not None:
+            change = f"raise {settings.target.flag}"
+        raise GateError(f"PSNR-Y {row.psnr_y_db:.2f} dB is below --min-psnr {floor:g}; {change}", path=row.source)
 
 
 def _state_of(path: str) -> SourceState:

@@ -8,6 +8,7 @@ from vidprep.formats.manifest import ManifestRow
 from vidprep.transcode.settings import QualityScale, Target
 
 CLOSE_DB = 0.25
+CLOSE_ENOUGH_DB = 2.0  # where only those below the target are made again
 LOSSLESS_DB = 100.0
 TRUSTED_LINES = 4
 
@@ -68,16 +69,17 @@ class Search:
             slope = max(slope / 4, (self.known[one] - self.known[other]) / (at[other] - at[one]))
         return at[one] + (self.known[one] - self.target.floor) / slope
 
-    def next(self, *, any_that_reaches: bool = False) -> int | None:
+    def next(self, close: float = CLOSE_DB) -> int | None:
         """Return the next step; None if `best` is good enough, or the finest step misses.
 
         Args:
-            any_that_reaches: Stop at the first step that reaches the target; otherwise continue until no coarser one
-                does, or it is within 0.25.
+            close: Stop at a step that exceeds the target by less, or at the coarsest that reaches it.
         """
         best, miss = self.best, self.first_miss
         low = 0 if best is None else best + 1
         high = len(self.scale.values) - 1 if miss is None else miss - 1
-        if low > high or (best is not None and (any_that_reaches or self.known[best] - self.target.floor < CLOSE_DB)):
+        if low > high or (best is not None and self.known[best] - self.target.floor < close):
             return None
+        if len(self.known) == 1 and best is None:
+            low = high // 2  # the usual slope may be far off, as that of VMAF is in coarse pictures
         return min(high, max(low, self.scale.step_at(self.crossing())))

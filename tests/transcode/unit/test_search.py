@@ -10,7 +10,7 @@ import pytest
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import Target
 from vidprep.transcode.settings.output import FrameOutput, VideoOutput
-from vidprep.transcode.unit.target_search import Search
+from vidprep.transcode.unit.target_search import CLOSE_ENOUGH_DB, Search
 
 SCALES = {codec: VideoOutput(EncoderOptions(codec=codec)).quality_scale for codec in ("h264", "hevc", "vp9", "av1")}
 SCALES["jpeg"] = FrameOutput().quality_scale
@@ -42,14 +42,14 @@ def test_it_ends_at_the_coarsest_that_reaches_the_floor_or_within_a_quarter_of_a
 
 
 @pytest.mark.parametrize("name", SCALES)
-def test_the_first_that_reaches_is_enough_when_a_video_is_made_again(name):
+def test_a_coarse_search_ends_close_to_the_target(name):
     scale = SCALES[name]
     db = curve(1, len(scale.values))
     start = max(step for step, value in enumerate(db) if value >= FLOOR) + 6
     search = Search(scale, Target(FLOOR))
     search.record(start, db[start])
     for _ in range(3):
-        step = search.next(any_that_reaches=True)
+        step = search.next(CLOSE_ENOUGH_DB)
         if step is None:
             break
         search.record(step, db[step])
