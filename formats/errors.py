@@ -39,8 +39,10 @@ from pathlib import Path
 from typing import Any
 
 
-def megabytes(count: float) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+def in_bytes(count: float) -> str:
+    if abs(count) >= 1e9:
+        return f"{count / 1e9:.2f} GB"
+    return f"{count / 1e6:.1f} MB" if abs(count) >= 1e6 else f"{count / 1e3:.1f} kB"
 
 
 def count_of(count: int, noun: str) -> str:

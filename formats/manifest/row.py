@@ -164,7 +164,7 @@ class ManifestRow:
     # fmt: off
     id: str = column("string", "name of the output without extension, relative, or the `id` of the table", default=MISSING)
     file_name: str = column("string", "file that holds it, relative to the destination: the video, or the shard", default=MISSING)
-    source: str = column("string", "absolute path or URL of the source", default=MISSING)
+    source: str = column("string", "absolute path or URL of the source; of the store, where `pack` made it", default=MISSING)
     start_seconds: float | None = column("double", "s; the requested cut [start, end); null: none")
     end_seconds: float | None = column("double", "s; the requested cut [start, end); null: none")
     start_frame: int | None = column("int64", "the same in source frames, from 0; null: none")

@@ -126,7 +126,7 @@ def check_one_shape(shapes: Mapping[str, tuple[int, ...]], remedy: str) -> None:
         (shape, id_), (other_shape, other) = list(ids.items())[:2]
         raise SettingsError(
             f"frames of {id_!r} have the shape {shape}, those of {other!r} {other_shape}, and cannot be stacked to one "
-            f"batch; give size or crop, or {remedy}"
+            f"batch; give size or crop as (height, width), or {remedy}"
         )
 
 

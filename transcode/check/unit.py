@@ -219,7 +219,8 @@ def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
     if size != row.size_bytes:
         yield f"is {size} bytes long, {row.size_bytes} were written"
     elif sha256_of(path) != row.sha256:
-        yield "its SHA-256 does not match the manifest"
+        again = "" if row.offset is not None else "; delete the file, and the run that made it makes it again"
+        yield f"its SHA-256 does not match the manifest{again}"
     with open_video(path) as container:
         if not container.streams.video:
             yield "holds no video stream any more"
@@ -381,6 +382,19 @@ def _faults_by_ffmpeg(
     done.ffmpeg_psnr_y_db, here = found, done.psnr_y_db
     if settings.gate.verify_every == 1 and here is not None and not (found == here or abs(found - here) <= SAME_DB):
         yield f"PSNR-Y by the ffmpeg command is {found:.4f} dB, in process {here:.4f}"
+
+
+ENGINES_DIFFER = frozenset(
+    (
+        "damaged",
+        "picture_changed",
+        "deinterlaced",
+        "timestamps_sorted",
+        "timestamps_joined",
+        "timestamps_guessed",
+        "timestamps_moved",
+    )
+)
 
 
 def _why_engines_differ(row: ManifestRow, facts: SourceFacts, picture_filter: PictureFilter) -> str:

@@ -44,7 +44,7 @@ from vidprep.transcode.check.reading import (
 )
 from vidprep.transcode.check.results import table_of, write_results
 from vidprep.transcode.check.robot_files import faults_of_robot_files
-from vidprep.transcode.check.unit import Check, Seeks, UnitResult, check_unit
+from vidprep.transcode.check.unit import ENGINES_DIFFER, Check, Seeks, UnitResult, check_unit
 from vidprep.transcode.destination import array_status, is_in_use, is_unfinished, partitions_in, settings_of
 from vidprep.transcode.media import find_ffmpeg
 from vidprep.transcode.settings import ALWAYS_SCORED, USUAL_VMAF_MODEL, RunSettings, VideoOutput
@@ -137,6 +137,7 @@ def check_destination(
     url: str = "",
     jobs: int,
     are_all: bool = True,
+    reads_all: bool = True,
     on_fault: Callable[[str], object],
     on_start: Callable[[int], None] = lambda _count: None,
     on_unit: Callable[[], object] = lambda: None,
@@ -149,7 +150,8 @@ def check_destination(
         options: What to check.
         url: URL of the destination; "" for a local one.
         jobs: Number of processes.
-        are_all: Whether `sources` are all sources; else only their outputs are read again.
+        are_all: Whether `sources` are all sources, so that an output of none of them is a fault.
+        reads_all: Whether to read all outputs; else only those of `sources`.
         on_fault: Called with every fault as it is found.
         on_start: Called with the number of units.
         on_unit: Called after each unit.
@@ -171,7 +173,7 @@ def check_destination(
         raise StoreError("has no manifest with rows; give the destination of a run", path=destination)
     is_ok = pc.equal(seen["status"], "ok")
     there = seen if pc.all(is_ok).as_py() else seen.filter(is_ok)
-    rows = _rows_to_read(destination, there, sources if not are_all else None, options.sample)
+    rows = _rows_to_read(destination, there, sources if not reads_all else None, options.sample)
     if sources is not None and any(
         row.tolerance_seconds is None and (row.cut or settings.retime.frame_rate) for row in rows
     ):
@@ -179,6 +181,10 @@ def check_destination(
             "was made by vidprep 0.1, which chose other frames for cuts and --fps; check it without its sources, or make it again "
             "with --overwrite",
             path=destination,
+        )
+    if sources is not None and (packed := next((row for row in rows if row.source_state is None), None)) is not None:
+        raise StoreError(
+            f"was made by `pack` from {packed.source}, not from sources; validate it without SRC", path=destination
         )
     report = ValidationReport(failed_before=len(seen) - len(there))
 
@@ -217,7 +223,7 @@ def check_destination(
         raise StoreError(UNFINISHED, path=destination)
     tell(faults)
     checks = _checks(destination, rows, settings, sources, options, unopened, is_video=is_video, url=url)
-    if sources is not None:
+    if sources is not None and are_all:
         tell(
             f"{check.row.id}: its source is not among those given, or not cut like this (if it is gone, a run with --prune removes it)"
             for check in checks
@@ -329,7 +335,8 @@ def _checks(
     ffmpeg, crossed = "", set[str]()
     if sources is not None and is_video and options.cross_check:
         ffmpeg = _witness(options.ffmpeg)
-        crossed = {row.id for row in choose(rows, options.cross_check)}
+        alike = [row for row in rows if ENGINES_DIFFER.isdisjoint(row.warning_codes)]
+        crossed = {row.id for row in choose(alike or rows, options.cross_check)}
     return [
         Check(
             destination,

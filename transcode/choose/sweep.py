@@ -191,7 +191,7 @@ def measure(
     workers: Pool[Job, JobResult],
     *,
     at_db: float,
-    anchor: str,
+    anchor: str | None,
     created: str,
     on_start: Callable[[int], object] = lambda _count: None,
     on_row: Callable[[], object] = lambda: None,
@@ -205,8 +205,8 @@ def measure(
     curves = list(dict.fromkeys(cell.curve for cell in cells))
     if not curves:
         raise SettingsError("<codec> alone makes no curve; add another", codec="png")
-    anchor = next((name for name in curves if anchor in (name, name.split()[0])), anchor)
-    if anchor not in curves:
+    named = [name for name in curves if (anchor or "h264") in (name, name.split()[0])]
+    if anchor is not None and not named:
         raise SettingsError(f"<anchor>: not one of {', '.join(curves)}", anchor=anchor)
     if "png" in options.codecs:
         _need_pillow()
@@ -254,7 +254,7 @@ def measure(
         "left_out": [{"id": id_, "why": why} for id_, why in left_out],
         "not_scored": [{"id": id_, "why": lacks} for id_, lacks in not_scored.items()],
     }
-    summary |= curves_of(rows, timed_rows, png, at_db=at_db, anchor=anchor)
+    summary |= curves_of(rows, timed_rows, png, at_db=at_db, anchor=(named or curves)[0])
     text = json.dumps(for_json(summary), indent=1, default=str)
     with replacing(out / SUMMARY_NAME) as file:
         file.write(text.encode())

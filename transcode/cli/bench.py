@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import click
 
-from vidprep.formats.errors import DestinationError, MissingError, SettingsError, megabytes, printable
+from vidprep.formats.errors import DestinationError, MissingError, SettingsError, in_bytes, printable
 from vidprep.formats.option import Option
 from vidprep.formats.storage import check_writable
 from vidprep.transcode.choose import PATTERNS
@@ -234,7 +234,7 @@ def _cell_line(row: dict[str, Any]) -> str:
             "ms": _ms(row["ms_median"]),
             "p25–p75": f"{_ms(row['ms_p25'])}–{_ms(row['ms_p75'])}",
             "CPU s/1000": f"{row['cpu_seconds_per_1000_frames']:.2f}",
-            "memory": megabytes(row["peak_memory_bytes"]),
+            "memory": in_bytes(row["peak_memory_bytes"]),
             "× raw": f"{row['speed_up']:.1f}" if row["speed_up"] else "",
         }
     )

@@ -195,7 +195,7 @@ def validate(
     from vidprep.transcode.sources import as_folder, find_sources
     from vidprep.transcode.workers import default_jobs
 
-    place, units, are_all = as_place(destination), None, True
+    place, units, are_all, reads_all = as_place(destination), None, True, True
     choice = build_options(SourceOptions, which)
     is_of_others = source is None and isinstance(place, Path) and _is_of_others(place)
     if is_of_others and (seek_check or ffmpeg is not None or set(which) & {"score", "vmaf_model"}):
@@ -222,13 +222,18 @@ def validate(
                 **asdict(choice),
             )
             asked = (*found.units, *map(unit_of_problem, found.problems, found.problem_units))
-            units, are_all = {unit.id: unit for unit in asked}, found.why_partial is None
+            units = {unit.id: unit for unit in asked}
+            are_all = found.why_partial is None
+            is_whole_folder = isinstance(source, str | Path) and Path(source).is_dir()
+            is_whole_folder &= not any((choice.include, choice.exclude, choice.limit))
+            reads_all = are_all or (is_whole_folder and bool(found.problems))
         report = check_destination(
             folder,
             units,
             options,
             url="" if isinstance(place, Path) else place,
             are_all=are_all,
+            reads_all=reads_all,
             jobs=jobs or default_jobs(),
             on_start=shown.reset,
             on_unit=shown.update,

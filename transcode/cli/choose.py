@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import click
 
-from vidprep.formats.errors import MissingError, SettingsError, count_of, megabytes, printable
+from vidprep.formats.errors import MissingError, SettingsError, count_of, in_bytes, printable
 from vidprep.formats.option import Option, options_of
 from vidprep.formats.profiles import CODECS
 from vidprep.transcode.cli.check import missing_for_pages, report
@@ -95,7 +95,10 @@ def sweep(
             parse=_presets_of_codecs,
         ),
     ] = None,
-    anchor: Annotated[str, Option("Codec that the others are compared with.", "CODEC")] = "h264",
+    anchor: Annotated[
+        str | None,
+        Option("Codec that the others are compared with. Default: h264 if it is tried, else the first.", "CODEC"),
+    ] = None,
     at_psnr: Annotated[float, Option("Compare sizes at this PSNR-Y.", "DB", above=0, most=100, unit="dB")] = 36.0,
     sample: Annotated[int, Option("Number of sources to measure.", "N", least=1)] = 12,
     seconds: Annotated[
@@ -356,7 +359,7 @@ def _print_choices(tuned: Tuned) -> None:
         name = choice.codec if choice.gop is None else f"{choice.codec} GOP {choice.gop}"
         found = [getattr(choice, name) for name in taken]
         row = f"{choice.value:6}" + "".join(f"{'-':>8}" if score is None else f"{score:8.2f}" for score in found)
-        row += f"{choice.bytes_per_frame:13,.0f}{megabytes(choice.total_bytes):>10}"
+        row += f"{choice.bytes_per_frame:13,.0f}{in_bytes(choice.total_bytes):>10}"
         click.echo(f"{name:16}{row}{choice.ms_per_sequence:13.2f}{_duration(choice.encode_hours * 3600):>11}")
     beaten = len(tuned.choices) - len(tuned.pareto)
     sampled = f"{tuned.sampled} of {count_of(tuned.num_videos, 'video')}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 import click
 
-from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError, for_json, megabytes, printable
+from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError, for_json, in_bytes, printable
 from vidprep.formats.storage import ArrowStream
 from vidprep.transcode.cli.command import USAGE_ERROR, FolderOrUrl, LinePrinter, command_of
 from vidprep.transcode.destination import Destination, disk_of, free_bytes
@@ -70,11 +70,11 @@ def print_dry_run(
         click.echo(printable(note), err=True)
     total = sum(job.unit.share_bytes for job in todo.jobs)
     ratio = todo.bytes_after / todo.bytes_before if todo.bytes_before else None
-    guess = f"about {megabytes(total * ratio)} judging by what is done" if ratio is not None else "usually no larger"
+    guess = f"about {in_bytes(total * ratio)} judging by what is done" if ratio is not None else "usually no larger"
     click.echo(
         f"{len(todo.jobs)} to do, {todo.done} done, {todo.skipped} failed before and skipped, {len(todo.rejected)} cannot be "
-        f"started, {len(sources.ignored)} ignored. Sources to do: {megabytes(total)}; outputs: {guess}; "
-        f"free in {printable(disk_of(place.storage))}: {megabytes(free_bytes(place.storage))}.",
+        f"started, {len(sources.ignored)} ignored. Sources to do: {in_bytes(total)}; outputs: {guess}; "
+        f"free in {printable(disk_of(place.storage))}: {in_bytes(free_bytes(place.storage))}.",
         err=True,
     )
 

@@ -101,7 +101,9 @@ def settings_of(destination: Path, shown: str = "") -> RunSettings:
             what = "is a file" if destination.exists() else "does not exist"
             raise StoreError(f"{what}; give the destination of a run", path=place) from error
         if not state_dir.exists():
-            raise StoreError("was not made by vidprep; give the destination of a run", path=place) from error
+            inner = sorted(path.parents[1].name for path in destination.glob(f"[!.]*/{STATE_DIR}/run.json"))
+            advice = f"; its folders {', '.join(inner)} were: give one" if inner else "; give the destination of a run"
+            raise StoreError(f"was not made by vidprep{advice}", path=place) from error
         raise StoreError(
             f"cannot be read ({error}); give the destination of a run", path=f"{place}/{STATE_DIR}/run.json"
         ) from error
@@ -140,7 +142,10 @@ def differences(before: dict[str, Any], settings: RunSettings) -> list[str]:
         return [f"{_store_of(before)} -> {_store_of(now)}"]
     flags = {each.name: each.flag for kind in SETTINGS for each in options_of(kind)}
     flags["time_rule"] = "the rule by which seconds become frames (CHANGELOG, 0.2.0)"
-    return list(_difference(before, now, flags))
+    found = list(_difference(before, now, flags))
+    if before.get("target") or now.get("target"):  # which chose the CRF or quality
+        found = [line for line in found if not line.startswith(("--crf ", "--quality "))] or found
+    return found
 
 
 def _difference(before: Any, now: Any, flags: Mapping[str, str], name: str = "") -> Iterator[str]:

@@ -15,8 +15,8 @@ mmaction    videos.txt "path label" of an encoded folder; for stores of pictures
 from __future__ import annotations
 
 import csv
+import io
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -30,11 +30,11 @@ from vidprep.formats.spread import smart_resize
 from vidprep.formats.stores import FrameStore, StoredVideo, VideoStore
 from vidprep.formats.video import READ_OPTIONS, file_url, open_input, open_output
 from vidprep.transcode.export.pack import (
-    PACK_NAME,
+    building,
     ids_of_splits,
     jpeg_of,
-    make_empty,
     numbered_classes,
+    open_intact,
     refuse_linked_files,
     refuse_odd_ids,
     write_class_numbers,
@@ -56,16 +56,17 @@ def export(store: FrameStore, out: Path, kind: str, options: FrameFolders, *, ov
         raise StoreError(f"--to {kind} takes a folder of encoded videos", path=store.path)
     refuse_odd_ids(store)
     refuse_linked_files(store)
-    is_new = not out.exists()
-    make_empty(out, store, overwrite=overwrite)
     module, _, name = target.writer.partition(":")
-    try:
-        getattr(import_module(f"vidprep.transcode.export.{module}"), name)(store, out, options)
-    except StoreError:
-        if is_new and [each.name for each in out.iterdir()] == [PACK_NAME]:  # nothing was written yet
-            shutil.rmtree(out)
-        raise
+    with building(out, store, overwrite=overwrite) as partial:
+        getattr(import_module(f"vidprep.transcode.export.{module}"), name)(store, partial, options)
     return len(store)
+
+
+class _Checksum(NamedTuple):
+    """Columns of a row."""
+
+    id: str
+    sha256: str | None
 
 
 class _Times(NamedTuple):
@@ -169,6 +170,7 @@ def write_hf(store: FrameStore, out: Path, _options: FrameFolders) -> None:
 
 def _videofolder(store: VideoStore, ids: Sequence[str], out: Path) -> None:
     names = list(store.label_columns().columns)
+    checksums = {row.id: row.sha256 for row in read_rows(store.folder, _Checksum)}
     with (out / "metadata.csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(["file_name", *(csv_cell(escaped_label(name, ("file_name",))) for name in names)])
@@ -177,11 +179,12 @@ def _videofolder(store: VideoStore, ids: Sequence[str], out: Path) -> None:
             suffix = ".mp4" if is_webm else f".{store.entry(id_).container}"
             target = out / f"{id_}{suffix}"
             target.parent.mkdir(parents=True, exist_ok=True)
-            with store.open_file(id_) as source:
-                if is_webm:
-                    _into_mp4(source, target)
-                else:
-                    target.write_bytes(source.read())
+            with open_intact(store, id_, checksums.get(id_)) as source:
+                data = source.read()
+            if is_webm:
+                _into_mp4(io.BytesIO(data), target)
+            else:
+                target.write_bytes(data)
             labels = store.labels(id_)
             name = f"{id_}{suffix}"
             table.writerow(
@@ -212,9 +215,9 @@ def write_torchcodec(store: FrameStore, out: Path, _options: FrameFolders) -> No
         target.write_text(store.frame_mappings(id_))
 
 
-def _listed(text: str, out: Path) -> str:
+def _listed(text: str) -> str:
     if any(letter.isspace() for letter in text):
-        raise StoreError(f"{text}: this format separates fields by spaces, and the path has some; rename it", path=out)
+        raise StoreError(f"{text}: this format separates fields by spaces, and the path has some; rename it")
     return text
 
 
@@ -252,8 +255,7 @@ def _write_lists(store: FrameStore, out: Path, name: str, videos: VideoStore | N
     classes = numbered_classes(store, out)
     for split, ids in ids_of_splits(store).items():
         places = (
-            (f"{_listed(id_, out)} {len(store[id_])}" if videos is None else _listed(_own_file(videos, id_), out))
-            for id_ in ids
+            (f"{_listed(id_)} {len(store[id_])}" if videos is None else _listed(_own_file(videos, id_))) for id_ in ids
         )
         lines = [f"{place} {classes[id_]}\n" for place, id_ in zip(places, ids, strict=True)]
         (out / f"{name}{split and f'_{split}'}.txt").write_text("".join(lines))

@@ -5,6 +5,7 @@ The label `split` selects a part of the output, and the label `label` becomes a 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import json
@@ -12,9 +13,10 @@ import shutil
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import simplejpeg
@@ -88,6 +90,7 @@ def write_class_numbers(store: FrameStore, out: Path) -> None:
 
 
 PACK_NAME = ".vidprep-pack"  # no .json: people list those
+PARTIAL_NAME = f"{PACK_NAME}-partial"
 
 
 def pack_store(
@@ -111,10 +114,10 @@ def pack_store(
     refuse_odd_ids(store)
     refuse_linked_files(store)
     splits = ids_of_splits(store) if layout_of(options.store).holds_labels else {"": store.ids}
-    make_empty(out, store, overwrite=overwrite)
-    for split, ids in splits.items():
-        (out / split).mkdir(exist_ok=True)
-        _pack(store, ids, out / split, options, num_shards)
+    with building(out, store, overwrite=overwrite) as partial:
+        for split, ids in splits.items():
+            (partial / split).mkdir(exist_ok=True)
+            _pack(store, ids, partial / split, options, num_shards)
     return len(store)
 
 
@@ -178,10 +181,10 @@ def pack_videos(
     refuse_odd_ids(store)
     refuse_linked_files(store)
     splits = ids_of_splits(store) if to == VIDEO_SHARDS else {"": store.ids}
-    make_empty(out, store, overwrite=overwrite)
-    for split, ids in splits.items():
-        (out / split).mkdir(exist_ok=True)
-        _pack_videos(store, ids, out / split, to, shard_bytes, num_shards)
+    with building(out, store, overwrite=overwrite) as partial:
+        for split, ids in splits.items():
+            (partial / split).mkdir(exist_ok=True)
+            _pack_videos(store, ids, partial / split, to, shard_bytes, num_shards)
     return len(store)
 
 
@@ -192,7 +195,7 @@ def _pack_videos(store: VideoStore, ids: Sequence[str], out: Path, to: str, shar
     rows: list[ManifestRow] = []
     for id_ in _in_shards(ids, num_shards, shards):
         row = replace(known[id_], run=None, offset=None, stored_bytes=None, labels=store.labels(id_))
-        with store.open_file(id_) as video:
+        with open_intact(store, id_, row.sha256) as video:
             if to == VIDEO_SHARDS:
                 row = row.recorded(shards.append(row, video))
             else:
@@ -237,34 +240,106 @@ def refuse_linked_files(store: FrameStore) -> None:
             )
 
 
-def make_empty(out: Path, store: FrameStore, *, overwrite: bool = False) -> None:
-    """Create an output folder and mark it as written by `pack`.
+class HashedFile:
+    """A file that is read once, from its beginning to its end, and hashed meanwhile."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._sha256 = file, hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._sha256.update(data)
+        return data
+
+    @property
+    def sha256(self) -> str:
+        return self._sha256.hexdigest()
+
+
+@contextmanager
+def open_intact(store: VideoStore, id_: str, sha256: str | None) -> Iterator[BinaryIO]:
+    """Open the file of a video to be read to its end, and compare its SHA-256, if that is known, afterwards.
+
+    Raises:
+        StoreError: It differs, or cannot be read.
+    """
+    with store.open_file(id_) as video:
+        file = HashedFile(video)
+        yield cast(BinaryIO, file)
+    if sha256 is not None and file.sha256 != sha256:
+        raise StoreError(
+            f"{id_}: its SHA-256 does not match the manifest; `vidprep validate` tells what is damaged", path=store.path
+        )
+
+
+@contextmanager
+def building(out: Path, store: FrameStore, *, overwrite: bool = False) -> Iterator[Path]:
+    """Yield an empty folder inside `out` in which to build an output, whose content becomes that of `out` when it is
+    complete. If it cannot be built, `out` stays as it was.
 
     Args:
-        out: The folder.
-        overwrite: Remove an earlier output of `pack`.
+        out: The output folder.
+        overwrite: Replace an earlier output of `pack`.
         store: The store to convert.
 
     Raises:
-        DestinationError: The folder contains something else, or the store, or is in the store.
+        DestinationError: The folder contains something else, or the store, or is in the store, or cannot be written.
     """
     there, source = out.resolve(), store.folder.resolve()
     if there.is_relative_to(source) or source.is_relative_to(there):
         raise DestinationError(f"overlaps with {store.path}; give a folder outside of it", path=out)
-    marker = out / PACK_NAME
-    try:
-        if overwrite and marker.is_file():
-            shutil.rmtree(out)
-        out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
-            more = ", or --overwrite" if marker.is_file() else ""
-            raise DestinationError(f"is not empty; give a new folder{more}", path=out)
-        check_writable(out, "give another folder")
-        marker.write_text(json.dumps({"store": str(store.path)}))
-    except OSError as error:
-        if isinstance(error, DestinationError):
+    marker, partial, is_new = out / PACK_NAME, out / PARTIAL_NAME, not out.exists()
+    with ExitStack() as held:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            was_marked = marker.is_file()
+            if {path.name for path in out.iterdir()} - {PACK_NAME, PARTIAL_NAME} and not (overwrite and was_marked):
+                more = ", or --overwrite" if was_marked else ""
+                raise DestinationError(f"is not empty; give a new folder{more}", path=out)
+            check_writable(out, "give another folder")
+            lock = held.enter_context(marker.open("a"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DestinationError("another `pack` is writing here; wait for it, or stop it", path=out) from None
+            except OSError:  # files cannot be locked here
+                pass
+            if partial.is_dir() and not partial.is_symlink():  # of a `pack` that was killed
+                shutil.rmtree(partial)
+            partial.mkdir()
+        except OSError as error:
+            if isinstance(error, DestinationError):
+                raise
+            raise DestinationError(f"cannot be written: {error.strerror}", path=out) from error
+        try:
+            yield partial
+        except BaseException:
+            shutil.rmtree(out if is_new else partial, ignore_errors=True)
+            if not was_marked:
+                marker.unlink(missing_ok=True)
             raise
-        raise DestinationError(f"cannot be written: {error.strerror}", path=out) from error
+        try:
+            _replace_with(partial, out, json.dumps({"store": str(store.path)}))
+        except OSError as error:
+            raise DestinationError(
+                f"could not be replaced, and holds parts: {error.strerror}: {error.filename}; pack again with --overwrite",
+                path=out,
+            ) from error
+
+
+def _replace_with(partial: Path, out: Path, about: str) -> None:
+    """Move what is in `partial` into `out` in place of what is there. Manifest and index go first and come last."""
+    marker = out / PACK_NAME
+    for old in sorted(out.iterdir(), key=Path.is_dir):
+        if old.is_dir() and not old.is_symlink():
+            if old != partial:
+                shutil.rmtree(old)
+        elif old != marker:
+            old.unlink()
+    for new in sorted(partial.iterdir(), key=Path.is_dir, reverse=True):
+        new.rename(out / new.name)
+    partial.rmdir()
+    marker.write_text(about)
 
 
 def coded(store: FrameStore, id_: str, options: FrameOutput) -> list[Any]:
@@ -286,7 +361,8 @@ def jpeg_of(frame: Any, options: FrameOutput) -> bytes:
 
 def _row(store: FrameStore, id_: str, frames: list[Any], options: FrameOutput) -> ManifestRow:
     data = b"".join(frames)
-    row = ManifestRow(id=id_, file_name="", source=storable(str(store.path)), status="ok", container=options.store)
+    source = store.path if store.files.is_remote else Path(store.path).absolute()
+    row = ManifestRow(id=id_, file_name="", source=storable(str(source)), status="ok", container=options.store)
     row.settings_digest = RunSettings(options).digest
     row.pixel_format = options.pixel_format
     row.codec = "jpeg" if options.is_coded else "rawvideo"

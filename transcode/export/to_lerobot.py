@@ -27,6 +27,7 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.lerobot import INFO_NAME, TASKS_NAME, task_table
 from vidprep.formats.manifest import ManifestRow, manifest_paths, manifest_rows
 from vidprep.formats.stores import FrameStore, VideoStore
+from vidprep.transcode.export.pack import open_intact
 from vidprep.transcode.export.robot_files import (
     EPISODES_NAME,
     STATS_NAME,
@@ -75,7 +76,7 @@ def write_lerobot(store: FrameStore, out: Path, _options: FrameFolders) -> None:
             for camera, id_ in cameras.items():
                 path = out / f"{episode_video(camera, number)}.mp4"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with store.open_file(id_) as video:
+                with open_intact(store, id_, rows[id_].sha256) as video:
                     path.write_bytes(video.read())
     assert schema is not None, "a store has videos"
     write_table(

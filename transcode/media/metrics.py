@@ -38,7 +38,7 @@ class FrameScore(NamedTuple):
     Attributes:
         mse_y: Mean squared error of the luma plane
         mse_yuv: Mean squared error of all samples
-        ssim: SSIM of all planes; 1 means equal
+        ssim: SSIM of all planes; 1 means equal, nan: too small for it
         xpsnr_db: XPSNR of each plane; empty if not asked for
     """
 
@@ -216,7 +216,7 @@ class QualityReport:
     psnr_y_p1_db: float
     psnr_y_min_db: float
     worst_frame: int
-    ssim: float
+    ssim: float | None
     num_scored: int
     vmaf: float | None = None
     vmaf_harmonic_mean: float | None = None
@@ -271,7 +271,7 @@ class QualitySums:
             psnr_y_p1_db=psnr_db(worst_first[lowest], peak),
             psnr_y_min_db=psnr_db(worst_first[0], peak),
             worst_frame=self._numbers[self._mse_y.index(worst_first[0])],
-            ssim=self._ssim_sum / count,
+            ssim=None if math.isnan(self._ssim_sum) else self._ssim_sum / count,
             num_scored=count,
             vmaf=math.fsum(vmaf) / count if vmaf else None,
             vmaf_harmonic_mean=count / math.fsum(1 / (each + 1) for each in vmaf) - 1 if vmaf else None,

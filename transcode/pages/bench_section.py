@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vidprep.formats.errors import for_json
+from vidprep.formats.errors import for_json, in_bytes
 from vidprep.formats.storage import replacing
 from vidprep.transcode.pages.page import (
     COLOURS,
@@ -25,7 +25,6 @@ from vidprep.transcode.pages.page import (
     as_markdown,
     chart_text,
     decimals,
-    in_bytes,
     in_percent,
     layout,
 )

@@ -204,13 +204,14 @@ def pixels(table: pa.Table) -> Doubles:
 
 
 def _distribution(values: Doubles) -> dict[str, float] | None:
-    """Return quantiles (nearest rank), and the mean of finite values."""
+    """Return quantiles (nearest rank), the median, and the mean of finite values."""
     if not len(values):
         return None
     ordered = np.sort(values)
     found = {name: float(ordered[max(0, math.ceil(q * len(ordered)) - 1)]) for name, q in QUANTILES.items()}
     finite = ordered[np.isfinite(ordered)]
     return found | {
+        "median": float(np.median(ordered)),
         "mean": float(finite.mean()) if len(finite) else math.inf,
         "lossless": int(len(ordered) - len(finite)),
     }

@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from vidprep.formats.errors import SourceError, count_of, megabytes, printable
+from vidprep.formats.errors import SourceError, count_of, in_bytes, printable
 from vidprep.formats.storage import check_regular, open_regular, parse_json
 from vidprep.transcode.run import RunView, VideoState
 
@@ -77,8 +77,8 @@ def loader_panel(state: LoaderState) -> Group:
         f"epoch {state.epoch}, batch {state.batch}",
         f"{state.rate():.1f} batches/s",
         f"{state.hits / max(1, state.frames):.0%} of frames from the cache",
-        f"{megabytes(state.cache_bytes)} of frames kept",
-        f"{megabytes(state.memory_bytes)} of memory",
+        f"{in_bytes(state.cache_bytes)} of frames kept",
+        f"{in_bytes(state.memory_bytes)} of memory",
     ]
     silent = time.time() - state.last
     if state.closed:
@@ -268,7 +268,7 @@ def _headline(run: RunView) -> Text:
     parts += [f"{max(0, run.total - run.done - len(run.flying)):,} queued"] if run.exit_code is None else []
     parts += [f"{videos:.1f} videos/s, {frames:,.0f} frames/s"] if run.exit_code is None else []
     parts += [f"{_clock(left)} left"] if left is not None else []
-    parts += [f"{megabytes(run.bytes_done)} -> {megabytes(run.bytes_made)}", f"{megabytes(run.memory_bytes)} of memory"]
+    parts += [f"{in_bytes(run.bytes_done)} -> {in_bytes(run.bytes_made)}", f"{in_bytes(run.memory_bytes)} of memory"]
     silent = time.time() - run.last
     if run.exit_code is not None:
         parts.append(f"ended with {run.exit_code} after {_clock(run.last - run.began)}")

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
-from vidprep.formats.errors import MissingError, megabytes, printable
+from vidprep.formats.errors import MissingError, printable
 
 MARKDOWN_ROWS = 50
 COLOURS = (
@@ -220,10 +220,6 @@ def _literal(text: str) -> str:
 def chart_text(text: str) -> str:
     """Return text that plotly does not interpret as tags or entities."""
     return html.escape(printable(text), quote=False)
-
-
-def in_bytes(value: float) -> str:
-    return f"{value / 1e3:.1f} kB" if value < 1e6 else megabytes(value)
 
 
 def in_percent(value: float) -> str:

@@ -163,8 +163,10 @@ def _worst(destination: FinishedDestination, count: int) -> list[CompareTask]:
 
 
 def _comparable(destination: FinishedDestination) -> pa.Table:
-    """Return videos whose frames can be made from their sources again: vidprep 0.1 chose other frames for cuts and --fps."""
-    good = destination.good
+    """Return videos whose frames can be made from their sources again: not those that `pack` made, and of vidprep 0.1, which
+    chose other frames for cuts and --fps, not these.
+    """
+    good = destination.good.filter(pc.is_valid(destination.good["source_size_bytes"]))
     cuts = [pc.is_valid(good[each.name]) for each in fields(Cut)]
     chosen = functools.reduce(pc.or_, cuts, pa.scalar(destination.settings.get("frame_rate") is not None))
     return good.filter(pc.or_(pc.is_valid(good["tolerance_seconds"]), pc.invert(chosen)))

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from vidprep.formats.errors import count_of
+from vidprep.formats.errors import count_of, in_bytes
 from vidprep.transcode.pages.figures import Doubles, FinishedDestination, kind_of, numbers
 from vidprep.transcode.pages.page import (
     COLOURS,
@@ -24,7 +24,6 @@ from vidprep.transcode.pages.page import (
     Tile,
     chart_text,
     decimals,
-    in_bytes,
     in_percent,
     layout,
 )
@@ -191,7 +190,7 @@ def _tiles(figure: dict[str, Any]) -> list[Tile]:
             Tile(
                 f"{rate:,.0f}",
                 "frames made per CPU second",
-                f"{frames:,} frames in {figure['throughput']['cpu_seconds']:,.0f} CPU seconds",
+                f"{frames:,} frames in {figure['throughput']['cpu_seconds']:,.1f} CPU seconds",
             )
         )
     if target := figure["target_psnr_y_p1_db"]:

@@ -131,6 +131,11 @@ def plan(
     extension = settings.output.extension
     digest = settings.digest
     known = destination.known_units()
+    packed = next((row for row in known.values() if row.ok and row.source_state is None), None)
+    if packed is not None and not (overwrite and takes_all):
+        raise DestinationError(
+            f"was made by `pack` from {packed.source}, not from sources; take another folder", path=destination.shown
+        )
     asked = sources.problem_units or (None,) * len(sources.problems)
     rejected = tuple(
         _rejected(problem, unit, settings)

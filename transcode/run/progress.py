@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vidprep.formats.errors import count_of, megabytes, printable
+from vidprep.formats.errors import count_of, in_bytes, printable
 from vidprep.formats.manifest import NOTES, ManifestRow
 from vidprep.transcode.destination import Partition, TaskShare
 from vidprep.transcode.run.events import Events
@@ -105,7 +105,7 @@ class Progress:
             self._saved += self._plan.source_bytes(row) - (row.size_bytes or 0)
         else:
             self.message(f"failed: {printable(row.source)}: {row.stage}: {printable(row.message or '')}")
-        so_far = f"{self._failed} failed, {megabytes(self._saved)} saved"
+        so_far = f"{self._failed} failed, {in_bytes(self._saved)} saved"
         self._bar.set_postfix_str(so_far, refresh=False)
         self._bar.update()
         self._done += 1
@@ -138,7 +138,7 @@ class Progress:
         parts += [f"{summary.skipped_failed} failed before and skipped"] if summary.skipped_failed else []
         parts += [f"{summary.not_started} not started"] if summary.not_started else []
         parts += [f"{summary.warned} with warnings"] if summary.warned else []
-        sizes = f"{megabytes(summary.bytes_before)} -> {megabytes(summary.bytes_after)}"
+        sizes = f"{in_bytes(summary.bytes_before)} -> {in_bytes(summary.bytes_after)}"
         self.message(f"{', '.join(parts)}; {sizes} in {summary.seconds:.1f} s")
         if summary.disk_full:
             self.message(summary.disk_full)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from vidprep.formats.errors import SourceError, megabytes
+from vidprep.formats.errors import SourceError, in_bytes
 from vidprep.formats.storage import ArrowStream, open_regular
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def _parquet_table(table: str) -> SourceTable:
             for name, array in zip(columns, batch.columns, strict=True):
                 size += _bytes_of(array)
                 if size > MAX_BYTES:
-                    raise ValueError(f"its values take more than {megabytes(MAX_BYTES)}; give it in parts")
+                    raise ValueError(f"its values take more than {in_bytes(MAX_BYTES)}; give it in parts")
                 columns[name].append(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
     plain = (field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema)
     return _arrow_table(

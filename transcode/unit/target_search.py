@@ -65,9 +65,11 @@ class Search:
         if best is not None and miss is not None and len(self.known) > TRUSTED_LINES:
             return (at[best] + at[miss]) / 2
         slope = self.scale.slope * self.target.per_db
-        if one != other:
+        if LOSSLESS_DB in (self.known[one], self.known[other]):  # no point of a line
+            one = other if self.known[one] == LOSSLESS_DB else one
+        elif one != other:
             slope = max(slope / 4, (self.known[one] - self.known[other]) / (at[other] - at[one]))
-        return at[one] + (self.known[one] - self.target.floor) / slope
+        return min(at[-1], at[one] + (self.known[one] - self.target.floor) / slope)
 
     def next(self, close: float = CLOSE_DB) -> int | None:
         """Return the next step; None if `best` is good enough, or the finest step misses.

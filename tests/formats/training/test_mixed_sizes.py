@@ -63,7 +63,7 @@ def test_batches_of_several_sizes_are_refused_with_names_and_remedy(mixed):
     dataset = VideoDataset(mixed, 4)
     with pytest.raises(
         SettingsError,
-        match=r"frames of 'a' have the shape \(4, 48, 64, 3\), those of 'b' \(4, 48, 96, 3\).*size or crop, or collate='pad'",
+        match=r"frames of 'a' have the shape \(4, 48, 64, 3\), those of 'b' \(4, 48, 96, 3\).*size or crop as \(height, width\), or collate='pad'",
     ):
         PrefetchLoader(dataset, 2)
     with pytest.raises(SettingsError, match="collate is 'crop'; give stack or pad"):

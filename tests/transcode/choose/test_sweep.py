@@ -237,6 +237,12 @@ def test_invalid_sweeps_are_refused_before_any_work(sources, tmp_path, arguments
     assert (ran.exit_code, said in ran.stderr, (tmp_path / "out").exists()) == (2, True, False), ran.output
 
 
+def test_the_first_codec_is_the_anchor_where_h264_is_not_tried(sources, tmp_path):
+    ran = run("sweep", sources, tmp_path / "out", "--codec", "vp9", "--sample", 1, "--seconds", 0.2)
+    assert ran.code == 0, ran.err
+    assert json.loads((tmp_path / "out" / "sweep.json").read_text())["bd_rate"]["anchor"].startswith("vp9")
+
+
 def test_a_clock_of_10_ms_does_not_end_a_sweep_of_short_clips(swept):
     """Where a kernel counts CPU time in ticks, clips may have taken none."""
     rows = [dict(row) | {"cpu_seconds": 0.0} for row in rows_of(swept).values()]

@@ -230,7 +230,7 @@ def test_options_stand_under_headings():
         (("validate", "{src}", "{ready}", "{ready}"), "give a destination, or its sources and the destination"),
         (
             ("transcode", "{src}", "{ready}", "--gop", 8, "--fps", 5),
-            "{ready}: was made with different settings: --gop 5 -> 8; --fps None -> 5. Take another folder, or --overwrite with all sources",
+            "{ready}: was made with different settings: --gop 5 -> 8; --fps not given -> 5. Take another folder, or --overwrite with all sources",
         ),
         (
             ("burst", "{src}", "{ready}"),

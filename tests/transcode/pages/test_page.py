@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from vidprep.formats.errors import in_bytes
 from vidprep.transcode.pages.page import (
     MARKDOWN_ROWS,
     Chart,
@@ -20,7 +21,6 @@ from vidprep.transcode.pages.page import (
     as_markdown,
     chart_text,
     decimals,
-    in_bytes,
     in_percent,
 )
 

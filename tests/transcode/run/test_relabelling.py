@@ -371,7 +371,7 @@ def test_cuts_of_one_source_count_its_bytes_once(clips, tmp_path, dst):
     )
     size = (clips / "c00.mp4").stat().st_size
     dry = transcode(cuts, dst, "--dry-run")
-    assert f"Sources to do: {size // 5 * 5 / 1e6:.1f} MB" in dry.err
+    assert f"Sources to do: {size // 5 * 5 / 1e3:.1f} kB" in dry.err
     ran = run("h264", cuts, dst)
     assert ran.summary["bytes_before"] == size // 5 * 5
     assert run("h264", cuts, dst).summary["bytes_before"] == size // 5 * 5

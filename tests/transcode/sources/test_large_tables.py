@@ -22,7 +22,7 @@ def repeated(value: str, count: int) -> pa.DictionaryArray:
 
 
 def write(path: Path, kind: str) -> str:
-    """A table of at most a few megabytes. Returns what is said of it."""
+    """A table of at most a few in_bytes. Returns what is said of it."""
     if kind == "rows":
         part = pa.table({"path": repeated("a.mp4", 1_000_000)})
         with pq.ParquetWriter(path, part.schema, compression="zstd") as file:

@@ -56,6 +56,20 @@ def test_a_coarse_search_ends_close_to_the_target(name):
     assert search.best is not None and start - search.best <= 12
 
 
+def test_a_lossless_trial_is_no_point_of_a_line():
+    db = [math.inf, *(62.0 - step for step in range(1, 64))]
+    search, step, tries = Search(SCALES["vp9"], Target(60.0)), 63, 0
+    while step is not None:
+        search.record(step, db[step])
+        tries += 1
+        step = search.next(CLOSE_ENOUGH_DB)
+    assert tries <= 5
+    assert search.best is not None and search.best > 0
+    search = Search(SCALES["vp9"], Target(60.0))
+    search.record(0, math.inf)
+    assert search.crossing() == 63
+
+
 def test_an_unreachable_target_ends_at_the_finest_setting():
     search, step = Search(SCALES["h264"], Target(FLOOR)), 30
     while step is not None:
