@@ -241,16 +241,17 @@ def test_a_changed_source_is_not_shown_as_if_it_were_the_one_that_was_read(sourc
 
 
 @pytest.mark.long
-def test_a_thousand_videos_open_about_as_quickly_as_ten(made, browser, tmp_path):
-    """Two seconds where nothing else is at work; beside other work both take longer."""
-    seconds = []
+def test_a_page_of_a_thousand_videos_holds_little_more_than_one_of_ten(made, browser, tmp_path):
+    """So that it opens about as quickly: rows of tables are made when they are shown."""
+    elements = []
     for count in (10, 1000):
         destination = multiplied(made, tmp_path / str(count), count)
         assert report(destination, "--worst", 6).code == 0
         page = destination / "report.html"
         assert page.stat().st_size < 8e6
-        seconds.append(min(browser.open(page) for _ in range(3)))
-    assert seconds[1] < 5 * seconds[0], seconds
+        browser.open(page)
+        elements.append(browser.run("return document.querySelectorAll('*').length"))
+    assert elements[1] < elements[0] + 3 * 990, elements  # a point in charts; a row of a table has over ten
     assert browser.run("return document.querySelector('.dt-info').textContent") == "Showing 1 to 25 of 1,000 entries"
 
 
