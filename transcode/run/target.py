@@ -138,23 +138,29 @@ def shared_value(
         probed = replace(settings.at(value), target=None, gate=replace(settings.gate, min_psnr_db=None))
         rows = run_trial(probed, [sampled[id_] for id_ in ids], state_dir / f"{value}", workers, ffmpeg=ffmpeg)
         probes += len(ids)
-        failed = next((row for row in rows if not row.ok or reached_by(row, target) is None), None)
+        why = {id_: "not tried" for id_ in ids}
         for row in rows:
             cpu_seconds += row.cpu_seconds or 0.0
-            if row.ok and (reached := reached_by(row, target)) is not None:
+            reached = reached_by(row, target) if row.ok else None
+            if reached is None:
+                why[row.id] = row.message or unscored(row)
+            elif step == 0 and reached < target.floor:
+                why[row.id] = f"{reached:.2f} at best, at {scale.option} {value}"
+            else:
+                del why[row.id]
                 searches[row.id].record(step, reached)
-        for id_ in ids:
-            if id_ in searches and step not in searches[id_].known:
-                del searches[id_]  # it fails in the run too, and is reported there
+        for id_ in why:
+            del searches[id_]  # it fails in the run too, and is reported there
         if not searches:
-            why = f"; the first: {failed.id}: {failed.message or unscored(failed)}" if failed else ""
+            first = min(why)
             raise SettingsError(
-                f"<{min(target.option)}>: none of {count_of(len(sampled), 'sampled video')} gets a score{why}",
+                f"<{min(target.option)}>: none of {count_of(len(sampled), 'sampled video')} reaches it; such as {first}: {why[first]}",
                 **target.option,
             )
 
     probe(scale.guess(target.usual_db), list(sampled))
-    for _ in range(MAX_ROUNDS):
+    rounds = 0
+    while rounds < MAX_ROUNDS:
         allowed = math.floor(len(searches) * MISSES_ALLOWED)
         worst_first = sorted(searches, key=lambda id_: (searches[id_].crossing(), id_))
         deciding = worst_first[: allowed + DECIDING]
@@ -166,6 +172,8 @@ def shared_value(
             step, unknown = step + 1, [deciding[allowed]]
         if not unknown:
             break
+        deciding_before = len(searches)
         probe(step, unknown)
+        rounds += len(searches) == deciding_before
     misses = sum(search.crossing() < scale.positions[step] for search in searches.values())
     return SearchResult(scale.values[step], len(sampled), probes, cpu_seconds, misses)

@@ -245,7 +245,8 @@ def _make_segment(job: SegmentJob, context: Context) -> MadeSegment:
 
 
 def _until_target(job: Job, row: ManifestRow, target: Target, context: Context) -> ManifestRow:
-    """Make the output again, finer, until its 1st percentile reaches the target; coarser too where each video has its own.
+    """Make the output again, finer, until its 1st percentile reaches the target; coarser too where each video has its own
+    value, or where the finer one is far above the target.
 
     Returns the row of the one that stays, which stands under the partial name. Raises GateError when none reaches it.
     """
@@ -260,6 +261,8 @@ def _until_target(job: Job, row: ManifestRow, target: Target, context: Context) 
         tried.append(value)
         reached.append(found)
         search.record(search.scale.step_of(value), found)
+        if not target.per_video and reached[0] >= target.floor:  # the value of all videos is enough
+            break
         step = search.next(CLOSE_DB if target.per_video else CLOSE_ENOUGH_DB * target.per_db)
         if step is None:
             break

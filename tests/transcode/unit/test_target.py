@@ -50,6 +50,8 @@ def test_one_value_for_all_as_coarse_as_trying_each_would_find(run, option, opti
     assert len(first) == 1
     (value,) = (int(value) for value in first)
     assert f"{option} {value} for all" in ran.err
+    for row in rows:  # what the one value is enough for keeps it, however far above
+        assert row["target_reached_db"][0] < FLOOR or row["target_tried"] == [value]
     finer, coarser = (value - 1, value + 2) if column == "crf" else (value + 1, value - 2)
     for near, reaches in ((finer, True), (coarser, False)):
         assert run(src, tmp_path / str(near), option, near, *options).code == 0
@@ -95,6 +97,14 @@ def test_each_video_with_its_own_value(src, tmp_path):
     alone = tmp_path / "alone"
     assert transcode(src / "hard.mp4", alone, "--crf", rows["hard"]["crf"], *SMALL).code == 0
     assert outputs(alone)["hard.mp4"] == outputs(tmp_path / "out")["hard.mp4"]
+
+
+def test_a_video_that_cannot_reach_the_target_does_not_decide_for_the_others(src, tmp_path):
+    ran = burst(src, tmp_path / "out", "--target-psnr", 60)
+    rows = manifest(tmp_path / "out")
+    assert (ran.code, rows["hard"]["error"]) == (1, "GateError")
+    easy = [row for id_, row in rows.items() if id_ != "hard"]
+    assert all(row["psnr_y_p1_db"] >= 60 and row["target_tried"][0] < 100 for row in easy), easy
 
 
 def test_an_unreachable_target_fails_with_the_best_value_and_leaves_nothing(src, tmp_path):
