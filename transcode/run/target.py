@@ -138,7 +138,7 @@ def shared_value(
         probed = replace(settings.at(value), target=None, gate=replace(settings.gate, min_psnr_db=None))
         rows = run_trial(probed, [sampled[id_] for id_ in ids], state_dir / f"{value}", workers, ffmpeg=ffmpeg)
         probes += len(ids)
-        why = {id_: "not tried" for id_ in ids}
+        why = dict.fromkeys(ids, "not tried")
         for row in rows:
             cpu_seconds += row.cpu_seconds or 0.0
             reached = reached_by(row, target) if row.ok else None
