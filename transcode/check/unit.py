@@ -393,6 +393,7 @@ ENGINES_DIFFER = frozenset(
         "timestamps_joined",
         "timestamps_guessed",
         "timestamps_moved",
+        "frames_left_out",
     )
 )
 

@@ -218,7 +218,8 @@ def _choice(
     scores = [score for row in good if (score := reached_by(row, target)) is not None]
     reached = sum(score >= target.floor for score in scores)
     if not scores or reached < len(scores) * (1 - MISSES_ALLOWED):
-        raise SettingsError(f"only {reached} of {len(scores)} videos reach {target.flag} {target.floor:g}, at {value}")
+        at = f"{'quality' if gop is None else 'CRF'} {value}"
+        raise SettingsError(f"only {reached} of {len(scores)} videos reach {target.flag} {target.floor:g} at {at}")
     decode_ms = _decode_ms(root, [row.id for row in good], reading, reading.loader if gop else None)
     size = sum(row.size_bytes or 0 for row in good) / _frames(good)
     needed = reading.sequence_length if gop is None else reading.span - 1 + gop

@@ -87,7 +87,7 @@ COLUMNS = [
     LABELS,
 ]
 SCORES = ("psnr_y_db", "psnr_yuv_db", "psnr_y_p1_db", "psnr_y_min_db", "ssim", "vmaf", "vmaf_p1", "xpsnr_db")
-QUANTILES = {"lowest": 0.0, "p1": 0.01, "p5": 0.05, "median": 0.5, "p95": 0.95, "highest": 1.0}
+QUANTILES = {"lowest": 0.0, "p1": 0.01, "p5": 0.05, "p95": 0.95, "highest": 1.0}
 EXAMPLES = 3
 
 Doubles = npt.NDArray[np.float64]

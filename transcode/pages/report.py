@@ -163,8 +163,8 @@ def _worst(destination: FinishedDestination, count: int) -> list[CompareTask]:
 
 
 def _comparable(destination: FinishedDestination) -> pa.Table:
-    """Return videos whose frames can be made from their sources again: not those that `pack` made, and of vidprep 0.1, which
-    chose other frames for cuts and --fps, not these.
+    """Return videos whose frames can be made from their sources again. Those that `pack` made have no sources, and vidprep 0.1
+    chose other frames for cuts and --fps.
     """
     good = destination.good.filter(pc.is_valid(destination.good["source_size_bytes"]))
     cuts = [pc.is_valid(good[each.name]) for each in fields(Cut)]

@@ -134,7 +134,8 @@ def plan(
     packed = next((row for row in known.values() if row.ok and row.source_state is None), None)
     if packed is not None and not (overwrite and takes_all):
         raise DestinationError(
-            f"was made by `pack` from {packed.source}, not from sources; take another folder", path=destination.shown
+            f"was made by `pack` from {packed.source}, not from sources; take another folder, or --overwrite with all sources",
+            path=destination.shown,
         )
     asked = sources.problem_units or (None,) * len(sources.problems)
     rejected = tuple(

@@ -358,10 +358,14 @@ def _start_workers(
 
 
 def _search_value(session: Session) -> None:
-    """Search the value for the whole dataset if it is unknown. Raises StoppedError."""
+    """Search the value for the whole dataset if it is unknown. Raises StoppedError, and SettingsError if it cannot be found."""
     if not session.is_to_be_searched:
         return
     request, settings = session.request, session.settings
+    if not session.sources.units and settings.target is not None:
+        path, why = session.sources.problems[0]
+        option = settings.target.option
+        raise SettingsError(f"<{min(option)}>: there is no video to try it on: {why}", path=path, **option)
     probes = request.place.state_dir / "probes"
     found = shared_value(
         settings,

@@ -460,7 +460,7 @@ def build_gate(keywords: Mapping[str, Any]) -> QualityGate:
             av.filter.Graph().add("libvmaf", f"model=version={gate.vmaf_model}")
         except ValueError:
             raise SettingsError(
-                "<vmaf_model>: libvmaf has no such model, or not as a single one",
+                "<vmaf_model>: libvmaf has no such model, or a set of models, which gives no single score",
                 vmaf_model=gate.vmaf_model,
                 score="vmaf",
             ) from None

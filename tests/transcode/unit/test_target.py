@@ -107,6 +107,14 @@ def test_a_video_that_cannot_reach_the_target_does_not_decide_for_the_others(src
     assert all(row["psnr_y_p1_db"] >= 60 and row["target_tried"][0] < 100 for row in easy), easy
 
 
+def test_a_search_without_a_video_says_why(tmp_path):
+    for name in ("a.mp4", "a.mkv"):
+        make_clip(tmp_path / "src" / name, 4)
+    ran = transcode(tmp_path / "src", tmp_path / "out", "--target-psnr", 40)
+    assert ran.code == 2
+    assert "--target-psnr 40: there is no video to try it on: its output a.mp4 is wanted by" in ran.err
+
+
 def test_an_unreachable_target_fails_with_the_best_value_and_leaves_nothing(src, tmp_path):
     ran = transcode(
         src / "hard.mp4",
