@@ -2,7 +2,8 @@
 
 Times that users write are rarely exact: k / fps as a double, running sums, float32 columns, microseconds, milliseconds.
 Times in files are rounded too (Matroska stores milliseconds), and cameras jitter. So a time means a frame if the two
-differ by no more than a tolerance: a quarter of the usual frame interval, and at most 5 ms if the rate varies.
+differ by no more than a tolerance: a quarter of the usual frame interval, and at most 5 ms if the rate varies. A constant output
+rate has a wider one: it shows the nearest frame (`OutputClock`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
-from statistics import median_low
+from itertools import accumulate, pairwise
+from statistics import linear_regression, median_low
 from typing import TYPE_CHECKING, Self
 
 from vidprep.formats.model import Cut
@@ -125,12 +126,18 @@ class Pace:
         is_variable: Whether the rate varies
         shortest: Shortest time between two frames at a variable rate, in seconds; `interval` at a constant rate
         tolerance: A quarter of the interval, and at most 5 ms at a variable rate
+        usual: The shorter typical time between two frames, in seconds: 1/29.97 for film with 3:2 pulldown
+        starts: Start of each of the first frames, in seconds from the first one
+        tick: Seconds per tick of these starts
     """
 
     interval: Fraction
     is_variable: bool
     shortest: Fraction
     tolerance: Tolerance
+    usual: Fraction
+    starts: tuple[Fraction, ...] = ()
+    tick: Fraction = MILLISECOND
 
     @classmethod
     def of(
@@ -150,7 +157,7 @@ class Pace:
             tolerance = min(tolerance, MAX_VARIABLE_TOLERANCE_SECONDS)
         if tick is not None and tolerance >= WHOLE_TICKS_FROM * tick:
             tolerance = math.ceil(tolerance / tick) * tick
-        return cls(interval, is_variable, interval if shortest is None else shortest, Tolerance(tolerance))
+        return cls(interval, is_variable, interval if shortest is None else shortest, Tolerance(tolerance), interval)
 
     @classmethod
     def of_pts(cls, pts: Sequence[int], time_base: Fraction, rate: Fraction | None, *, is_mean: bool) -> Self:
@@ -170,33 +177,130 @@ class Pace:
         agrees = claimed is not None and not differ(min(usual, claimed), max(usual, claimed))
         varies = is_variable(steps, time_base) or (is_mean and claimed is not None and not agrees)
         interval = claimed if claimed is not None and agrees and not varies else usual
-        return cls.of(interval, is_variable=varies, shortest=steps[0] * time_base if varies else None, tick=time_base)
+        pace = cls.of(interval, is_variable=varies, shortest=steps[0] * time_base if varies else None, tick=time_base)
+        return replace(
+            pace,
+            usual=_shorter_typical(steps, time_base) if varies else interval,
+            starts=tuple((tick - pts[0]) * time_base for tick in pts),
+            tick=time_base,
+        )
+
+
+def _shorter_typical(steps: Sequence[int], time_base: Fraction) -> Fraction:
+    """Return the median of the shortest steps that are alike, if they are a quarter of all; else that of the next ones.
+
+    Args:
+        steps: Frame intervals in ticks, ascending.
+        time_base: Seconds per tick.
+    """
+    groups = [[steps[0]]]
+    for one, other in pairwise(steps):
+        if differ(one * time_base, other * time_base):
+            groups.append([])
+        groups[-1].append(other)
+    typical = next((group for group in groups if 4 * len(group) >= len(steps)), steps)
+    return median_low(typical) * time_base
+
+
+# Fewer frames are on a regular grid by chance. Times rounded twice to milliseconds are 2 ms off it.
+LEAST_ON_GRID, ROUNDING_SECONDS = 16, Fraction(2, 1000)
+SAME_RATE = Fraction(1, 200)  # rates that differ by less are taken for one that was measured inexactly
+
+
+@dataclass(frozen=True, slots=True)
+class FrameGrid:
+    """The regular times around which those of a camera jitter, or film whose fields are repeated (pulldown).
+
+    Attributes:
+        step: Seconds from one time to the next
+        phase: The first of them, in seconds from the first frame
+    """
+
+    step: Fraction
+    phase: Fraction
+
+    @classmethod
+    def of(cls, pace: Pace, rate: Fraction) -> Self | None:
+        """Return the grid of the first frames; None if their times are regular, or more than half a step away from any grid.
+
+        The step is that of `rate`, of a multiple or of a fraction of it, where the times fit one. The phase is in the middle of their
+        differences from the grid, without the largest and smallest twentieth.
+        """
+        count = len(pace.starts)
+        if count < LEAST_ON_GRID:
+            return None
+        times = [float(start) for start in pace.starts]
+        usual = median_low(other - one for one, other in pairwise(times))
+        with_holes = accumulate(
+            (max(1, round((other - one) / usual)) if usual else 1 for one, other in pairwise(times)), initial=0
+        )
+        for numbers in (list(range(count)), list(with_holes)):
+            own_step = linear_regression(numbers, times).slope
+            off = _differences(numbers, times, own_step)
+            if off[-1] - off[0] <= max(2 * pace.tick, ROUNDING_SECONDS):
+                return None
+            step = _near_rate(own_step, rate)
+            off = _differences(numbers, times, float(step))
+            if off[-1] - off[0] >= step:
+                continue
+            left_out = count // 20
+            middle = (off[left_out] + off[-1 - left_out]) / 2
+            return cls(step, round(middle / float(pace.tick)) * pace.tick)
+        return None
+
+
+def _differences(numbers: Sequence[int], times: Sequence[float], step: float) -> list[float]:
+    return sorted(time - number * step for number, time in zip(numbers, times, strict=True))
+
+
+def _near_rate(step: float, rate: Fraction) -> Fraction:
+    """Return the whole multiple or fraction of 1 / rate that is nearly `step` seconds; `step` if there is none."""
+    ratio = step * float(rate)
+    near = Fraction(max(1, round(ratio))) if ratio >= 1 else Fraction(1, max(1, round(1 / ratio)))
+    return near / rate if abs(float(near) - ratio) <= SAME_RATE * ratio else exact_seconds(step)
 
 
 @dataclass(frozen=True, slots=True)
 class OutputClock:
-    """A constant output rate: output k shows the frame that is on screen at k / rate.
+    """A constant output rate: output k shows the source frame that is nearest to k / rate, counted in source frames.
+
+    That is the last frame which begins at k / rate + lead or earlier.
 
     Attributes:
         rate: Output frames per second
-        tolerance: That of the source in seconds; but a quarter of an output frame if it would be an output frame or more, since the
-            output would then run ahead of its source
+        lead: Longest time, in seconds, by which a frame is shown before its own: half of the usual source interval, and at most half of
+            an output frame. The phase of the grid is added if there is one
+        grid: Times around which those of the source jitter; None if they do not
     """
 
     rate: Fraction
-    tolerance: Fraction
+    lead: Fraction
+    grid: FrameGrid | None = None
 
     @classmethod
     def of(cls, rate: Fraction, pace: Pace) -> Self:
-        tolerance = pace.tolerance.seconds
-        return cls(rate, tolerance if tolerance * rate < 1 else TOLERANCE / rate)
+        """Return the clock of an output rate for a source of this pace."""
+        grid = FrameGrid.of(pace, rate)
+        return cls(rate, min(pace.usual, 1 / rate) / 2 + (grid.phase if grid else 0), grid)
 
     def first_output(self, seconds: Fraction) -> int:
-        """Return the first output that shows a frame which begins at `seconds`: the lowest k with seconds <= k / rate + tolerance.
+        """Return the first output that shows a frame which begins at `seconds`: the lowest k with seconds <= k / rate + lead.
 
-        A frame on screen before time 0 is first shown by output 0. Also the number of outputs of a video or cut of `seconds`.
+        A frame on screen before time 0 is first shown by output 0. Also the number of outputs of a video of `seconds`.
         """
-        return max(0, math.ceil((seconds - self.tolerance) * self.rate))
+        return max(0, math.ceil((seconds - self.lead) * self.rate))
+
+    def end_of(self, begin: int, end: int, time_base: Fraction) -> int:
+        """Return the end of the last frame, in ticks. On a grid its duration jitters too: it lasts one step, unless it is held."""
+        if self.grid is None or (end - begin) * time_base >= 2 * self.grid.step:
+            return end
+        return begin + round(self.grid.step / time_base)
+
+    def start_of(self, seconds: Fraction) -> Fraction:
+        """Return the time on the grid at which the frame that begins at `seconds` would begin without jitter, less the phase."""
+        if self.grid is None:
+            return seconds
+        return round((seconds - self.grid.phase) / self.grid.step) * self.grid.step
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,15 +310,16 @@ class Window:
     Attributes:
         start: Start of the cut; None if it starts with the first frame, or is given by frame numbers
         end: End of the cut; None if it ends with the last frame, or is given by frame numbers
-        begin: Earliest start of a frame of the cut; with `holds`, latest start of a frame that is on screen at `start`
+        begin: Earliest start of a frame of the cut; with a clock, latest start of the frame that comes first
         stop: The first frame at or after this tick is no longer part of the cut
         start_frame: Number of the first frame, from 0; None if times are given
         end_frame: Number of the frame after the last; None if times are given
         interval: The frame on screen at `start` is shown first if the first frame of the cut starts more than this
             after `start`
         tolerance: Tolerance of all comparisons with `start` and `end`
-        on_clock: Whether output frames follow a constant clock (`--fps`), so that a frame is held until the next one
-        holds: Whether the frame on screen at `start` always comes first
+        clock: Constant output rate (`--fps`): a frame is held until the next one, until `end`
+        holds: Whether the frame nearest to `start` always comes first
+        time_base: Seconds per tick
         container_start: PTS of the container's start if `start` and `end` count from there, else None
     """
 
@@ -226,8 +331,9 @@ class Window:
     end_frame: int | None
     interval: Fraction
     tolerance: Fraction
-    on_clock: bool
+    clock: OutputClock | None
     holds: bool
+    time_base: Fraction
     container_start: Fraction | None = None
 
     @classmethod
@@ -252,20 +358,22 @@ class Window:
         start, end = (
             None if seconds is None else exact_seconds(seconds) for seconds in (cut.start_seconds, cut.end_seconds)
         )
-        near = pace.tolerance if clock is None else Tolerance(clock.tolerance)
-        on_clock = clock is not None
-        low = None if start is None else (near.latest(start) if on_clock else near.earliest(start))
+        near = pace.tolerance
+        if clock is not None and near.seconds * clock.rate >= 1:  # the cut would lose its last output frames
+            near = Tolerance(TOLERANCE / clock.rate)
+        low = None if start is None else (near.earliest(start) if clock is None else start + clock.lead)
         return cls(
             start=None if start is None else start / time_base,
             end=None if end is None else end / time_base,
             begin=None if low is None else low / time_base,
-            stop=None if end is None else (end if on_clock else near.earliest(end)) / time_base,
+            stop=None if end is None else near.earliest(end) / time_base,
             start_frame=cut.start_frame,
             end_frame=cut.end_frame,
             interval=pace.shortest / time_base,
             tolerance=near.seconds / time_base,
-            on_clock=on_clock,
-            holds=on_clock and start is not None,
+            clock=clock,
+            holds=clock is not None and start is not None,
+            time_base=time_base,
             container_start=container_start,
         )
 
@@ -283,14 +391,13 @@ class Window:
         def moved(tick: Fraction | None, least: Fraction) -> Fraction | None:
             return None if tick is None else max(tick + shift, least)
 
-        late = self.tolerance if self.holds else -self.tolerance
-        least_stop = Fraction(0) if self.on_clock else -self.tolerance
+        late = self.clock.lead / self.time_base if self.clock and self.holds else -self.tolerance
         return replace(
             self,
             start=moved(self.start, Fraction(0)),
             begin=moved(self.begin, late),
             end=moved(self.end, Fraction(0)),
-            stop=moved(self.stop, least_stop),
+            stop=moved(self.stop, -self.tolerance),
             container_start=None,
         )
 
@@ -333,15 +440,33 @@ class Window:
             tick: Start of the first frame of the output.
             is_held: Whether that frame was on screen before the cut began.
         """
-        if self.start is None or not (self.holds or is_held):
-            return Fraction(tick)
-        return self.start if self.on_clock else Fraction(round(self.start))
+        if self.start is not None and (self.holds or is_held):
+            return Fraction(round(self.start)) if self.clock is None else self.start
+        if self.clock is not None and self.start_frame:
+            return self.clock.start_of(tick * self.time_base) / self.time_base
+        return Fraction(tick)
+
+    def first_output(self, tick: int, opening: Fraction) -> int:
+        """Return the first output that shows a frame which begins at this tick, or does not show one that ends there.
+
+        Call it for windows with a clock, which ends with the cut. A frame that is on screen when the cut ends is shown until then.
+
+        Args:
+            tick: Start or end of a frame.
+            opening: Tick that is time 0 of the output.
+        """
+        assert self.clock is not None
+        number = self.clock.first_output((tick - opening) * self.time_base)
+        if self.end is None or self.stop is None:
+            return number
+        last = max(1, math.ceil((self.end - opening - self.tolerance) * self.time_base * self.clock.rate))
+        return last if tick >= self.stop else min(last, number)
 
     def end_of(self, tick: int, end_tick: int) -> int:
         """Return the end of a frame, cut off at the end of the cut if the frame ends later than that by more than the
         tolerance. On a clock, frames are not cut off.
         """
-        if self.end is None or self.on_clock or end_tick <= self.end + self.tolerance:
+        if self.end is None or self.clock is not None or end_tick <= self.end + self.tolerance:
             return end_tick
         return max(tick + 1, round(self.end))
 
@@ -355,8 +480,8 @@ class Window:
         """
         if self.start_frame is not None:
             return len(stamps) > self.start_frame + reorder
-        assert self.start is not None
-        return tick is not None and tick >= self.start + self.tolerance
+        assert self.start is not None and self.begin is not None
+        return tick is not None and tick >= max(self.start + self.tolerance, self.begin)
 
     def may_begin_at(self, tick: int, stamps: Sequence[int]) -> bool:
         """Return whether the first needed frame is certainly not before this tick. `stamps` are those of all frames before
@@ -365,7 +490,7 @@ class Window:
         if self.start_frame is not None:
             return bisect_left(stamps, tick) <= self.start_frame
         assert self.begin is not None
-        return tick <= self.begin if self.holds else tick < self.begin
+        return self.is_before(tick, 0) and not self.is_past(tick, 0)
 
     def first_needed(self, stamps: Sequence[int]) -> int:
         """Return the start of the first needed frame. `stamps` are ascending, at least one."""
@@ -373,7 +498,8 @@ class Window:
             return stamps[min(self.start_frame, len(stamps) - 1)]
         assert self.begin is not None and self.start is not None
         if self.holds:
-            return stamps[max(0, bisect_right(stamps, self.begin) - 1)]
+            past = len(stamps) if self.stop is None else bisect_left(stamps, self.stop)
+            return stamps[max(0, min(past, bisect_right(stamps, self.begin)) - 1)]
         number = bisect_left(stamps, self.begin)
         if number and (number == len(stamps) or self._needs_before(stamps[number])):
             number -= 1

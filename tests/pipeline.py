@@ -12,6 +12,7 @@ import numpy as np
 from av.video.frame import VideoFrame
 
 from vidprep.formats.model import WHOLE, Cut, OutputFormat, VideoInfo
+from vidprep.formats.moments import Pace
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media import frames
 from vidprep.transcode.media.frames import SourceFacts, SourceFrame
@@ -66,6 +67,7 @@ class Pipeline:
     frames: list[OurFrame]
     pictures: list[bytes]
     stream: FrameStream
+    pace: Pace
 
     @property
     def time_base(self) -> Fraction:
@@ -102,4 +104,6 @@ class Run:
                 made.append(OurFrame(key, item.pts, item.duration, item.source_index, item.source_pts))
                 if keep:
                     pictures.append(frame_bytes(picture))
-            return Pipeline(source.info, stream.picture_filter, stream.facts, stream.output, made, pictures, stream)
+            return Pipeline(
+                source.info, stream.picture_filter, stream.facts, stream.output, made, pictures, stream, source.pace
+            )

@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Sequence
 from fractions import Fraction
 
+import numpy as np
+
 
 def tolerance_of(times: Sequence[Fraction], tick: Fraction, rate: Fraction | None = None) -> Fraction:
     """A quarter of the usual interval, at most 5 ms at a variable rate; in whole ticks, as ffmpeg's setpts has them, where four or more.
@@ -24,6 +26,50 @@ def tolerance_of(times: Sequence[Fraction], tick: Fraction, rate: Fraction | Non
     return -(-found // tick) * tick if found >= 4 * tick else found
 
 
+def phase_of(times: Sequence[Fraction], rate: Fraction, tick: Fraction) -> Fraction:
+    """The middle of the differences from a line through times that jitter by less than half a step, without a twentieth on each side."""
+    at = np.array(times, float)
+    if len(at) < 16:
+        return Fraction(0)
+    steps = np.diff(at)
+    for numbers in (np.arange(len(at)), np.r_[0, np.maximum(1, np.round(steps / np.median(steps))).cumsum()]):
+        slope = np.polyfit(numbers, at, 1)[0]
+        if np.ptp(at - slope * numbers) <= max(0.002, 2 * float(tick)):
+            return Fraction(0)
+        ratio = slope * float(rate)
+        whole = max(1, round(ratio)) if ratio >= 1 else 1 / max(1, round(1 / ratio))
+        if abs(whole / ratio - 1) <= 0.005:
+            slope = whole / float(rate)
+        off = np.sort(at - slope * numbers)
+        if np.ptp(off) < slope:
+            few = len(off) // 20
+            return round((off[few] + off[-1 - few]) / 2 / float(tick)) * tick
+    return Fraction(0)
+
+
+def lead_of(
+    times: Sequence[Fraction], rate: Fraction, header_rate: Fraction | None = None, tick: Fraction = Fraction(1, 90_000)
+) -> Fraction:
+    """How early a frame may be shown at a constant rate: half of the usual interval or of an output frame, and the phase of a camera.
+
+    times: of the first 64 frames or so, ascending. header_rate: more exact than the times where these are rounded. tick: of the times.
+    """
+    steps = sorted(after - before for before, after in zip(times, times[1:], strict=False) if after > before)
+    if not steps:
+        return min(1 / (header_rate or Fraction(25)), 1 / rate) / 2
+    usual, varies = statistics.median_low(steps), steps[-1] - steps[0] > Fraction(25, 10_000) + steps[0] / 50
+    if varies:
+        alike: list[list[Fraction]] = [[]]
+        for step in steps:
+            if alike[-1] and step - alike[-1][-1] > Fraction(25, 10_000) + alike[-1][-1] / 50:
+                alike.append([])
+            alike[-1].append(step)
+        usual = statistics.median_low(next((group for group in alike if len(group) >= len(steps) / 4), steps))
+    elif header_rate and abs(1 / header_rate - usual) <= Fraction(25, 10_000):
+        usual = 1 / header_rate
+    return min(usual, 1 / rate) / 2 + phase_of(times, rate, tick)
+
+
 def in_cut(times: Sequence[Fraction], start: Fraction | None, end: Fraction | None, near: Fraction) -> list[int]:
     """Frames with times in [start - near, end - near)."""
     return [n for n, t in enumerate(times) if (start is None or t >= start - near) and (end is None or t < end - near)]
@@ -39,14 +85,25 @@ def at_rate(
     last: Fraction,
     rate: Fraction,
     near: Fraction,
+    lead: Fraction,
     start: Fraction = Fraction(0),
     end: Fraction | None = None,
 ) -> list[int]:
-    """The frames on screen at start + k / rate, for every k with k / rate < end - start - near. last: when the last frame ends."""
+    """The frames nearest to start + k / rate, for every k with k / rate < end - start - near, or less lead where the video ends first.
+
+    last: when the last frame ends. Frames that begin at end - near or later are of the next cut.
+    """
     near = near if near * rate < 1 else 1 / (4 * rate)
-    stop = min(last, end) if end is not None else last
+    is_cut = end is not None and end - near <= last
+    stop = end - near if end is not None and is_cut else last - lead
+    meant = on_screen(times, start, near)  # where a cut lies within one frame
+    of_cut = [
+        t
+        for n, t in enumerate(times)
+        if end is None or t < end - near or (n == meant and n and times[n - 1] < end - near)
+    ]
     found, k = [], 0
-    while not k or k / rate < stop - start - near:
-        found.append(on_screen(times, start + k / rate, near))
+    while not k or k / rate < stop - start:
+        found.append(on_screen(of_cut, start + k / rate, lead))
         k += 1
     return found

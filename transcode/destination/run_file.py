@@ -142,6 +142,13 @@ def differences(before: dict[str, Any], settings: RunSettings) -> list[str]:
         return [f"{_store_of(before)} -> {_store_of(now)}"]
     flags = {each.name: each.flag for kind in SETTINGS for each in options_of(kind)}
     flags["time_rule"] = "the rule by which seconds become frames (CHANGELOG, 0.2.0)"
+    flags["clock_rule"] = (
+        "--fps took the frame on screen (rule 1) and now takes the nearest one (2; CHANGELOG, 0.2.0): rule"
+    )
+    if before.get("frame_rate") and now["frame_rate"]:
+        before.setdefault("clock_rule", 1)
+    else:  # another rate, whatever the rule
+        before["clock_rule"] = now.get("clock_rule")
     found = list(_difference(before, now, flags))
     if before.get("target") or now.get("target"):  # which chose the CRF or quality
         found = [line for line in found if not line.startswith(("--crf ", "--quality "))] or found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Callable
 from fractions import Fraction
@@ -54,7 +53,6 @@ def check_claims(
         ReadError: The source cannot be read.
     """
     ticks, end_tick = array("q"), 0
-    base = source.info.time_base
     for packet in source.packets():
         on_progress()
         if packet.pts is not None and not packet.is_discard:
@@ -66,14 +64,12 @@ def check_claims(
     opening = window.start
     for index, tick in enumerate((*sorted(ticks), end_tick)):
         shown = tick - origin
-        if window.is_past(shown, index):
-            shown = shown if window.end is None else min(shown, math.ceil(window.end))
         if not window.is_before(shown, index):
-            opening = Fraction(shown) if opening is None else opening
-            due = clock.first_output((shown - opening) * base)
+            opening = window.opening(shown, is_held=False) if opening is None else opening
+            due = window.first_output(shown, opening)
             check_repeats(count, due, clock.rate, settings.limits.max_frames)
             count = due
-        if window.is_past(tick - origin, index):
+        if window.is_past(shown, index):
             break
     for _ in range(count):
         on_progress()

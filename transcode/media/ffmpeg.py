@@ -81,16 +81,23 @@ def _time_filters(stream: FrameStream, scale: int) -> Iterator[str]:
             yield f"setpts='max(PTS-{int(opening)},0)'"
         return
     tick = stream.info.time_base / scale
-    zero = opening + clock.tolerance / tick
+    lead = clock.lead / tick
+    zero = opening + lead
     finer = max(
         1, min(zero.denominator, MOST_FINER, INT32_MAX // tick.denominator)
     )  # setpts keeps no fractions of ticks
     if finer > 1:
         yield f"settb={tick / finer}"
-    yield f"setpts=PTS-{math.floor(zero * finer)}"
+    if window.end is None or window.stop is None:
+        yield f"setpts=PTS-({math.floor(zero * finer)})"
+        yield f"fps={clock.rate}:round=up:start_time=0"
+        return
+    # Frames behind the cut are not shown before their time: they only end the last one of the cut.
+    behind = max(math.ceil(window.stop * scale * finer), stream.first_tick * scale * finer + 1)
+    late = f"gte(PTS,{behind})*{max(0, math.ceil(lead * finer))}"
+    yield f"setpts='PTS-({math.floor(zero * finer)})+{late}'"
     yield f"fps={clock.rate}:round=up:start_time=0"
-    if window.end is not None:
-        yield f"trim=end_frame={max(1, clock.first_output((window.end - stream.opening) * stream.info.time_base))}"
+    yield f"trim=end_frame={window.first_output(math.ceil(window.end), stream.opening)}"
 
 
 def build_command(binary: str, source: str, partial: Path, stream: FrameStream, settings: RunSettings) -> list[str]:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from statistics import median_low
 
 import av
 from av.error import FFmpegError as AvError
@@ -26,6 +27,7 @@ from vidprep.transcode.media.bounds import check_repeats
 
 UNSPECIFIED, NAMED_MATRICES = 2, {0, 1, 2, *range(4, 18)}
 CODED_AS_FIELDS = {"hevc"}  # libavcodec marks only such HEVC frames as interlaced (pic_struct 1 and 2; H.265, D.3.3)
+RECENT_STEPS, PAUSE_STEPS = 16, Fraction(5, 2)
 DEINTERLACER = ("bwdif", "mode=send_frame:parity=auto:deint=interlaced")
 
 
@@ -155,7 +157,7 @@ def source_frames(
         facts.end_tick = frame.end_pts
         if not found:
             window = window.counted_from(facts.origin_pts)
-            if window.is_before(frame.pts, frame.index):
+            if window.is_before(frame.pts, frame.index) and not window.is_past(frame.pts, frame.index):
                 before = frame
                 continue
         if is_bounded and window.is_past(frame.pts, frame.index):
@@ -318,17 +320,20 @@ def _with_ends(
     """Yield each frame with its start and end. The end is the next frame's start; for the last frame, its own duration.
 
     A duration that is missing or one short tick (FLV, Matroska) is not reliable, and a field is no frame: the previous
-    step is used instead.
+    step is used instead, or the usual one if that was a pause.
     """
-    step, base = source.info.usual_step, source.info.time_base
+    base = source.info.time_base
     held: TimedFrame | None = None
-    usual = step
+    steps: deque[int] = deque(maxlen=RECENT_STEPS)
     for timed in frames:
         if held is not None:
             yield held.frame, held.pts, timed.pts
-            usual = timed.pts - held.pts or usual
+            if timed.pts > held.pts:
+                steps.append(timed.pts - held.pts)
         held = timed
     if held is not None:
+        typical = median_low(steps or [source.info.usual_step])
+        usual = steps[-1] if steps and steps[-1] <= PAUSE_STEPS * typical else typical
         is_field = facts.is_interlaced and abs(2 * held.duration - usual) <= 2
         is_known = held.duration > 1 or (held.duration == 1 and base > 2 * MILLISECOND)
         duration = held.duration if is_known and not is_field else usual
@@ -341,7 +346,7 @@ def retimed(
     time_base: Fraction,
     facts: SourceFacts,
     opening: Fraction,
-    end: Fraction | None = None,
+    window: Window | None = None,
     first: int = 0,
     file_base: Fraction | None = None,
     *,
@@ -350,9 +355,8 @@ def retimed(
     """Yield frames at a constant rate, or with their own times if `clock` is None. Any input gives at least one output
     frame.
 
-    At a constant rate, output k is the frame that is on screen at k / rate, the last one with PTS <= k / rate +
-    tolerance: the frames of ffmpeg's `setpts=PTS-STARTPTS-tolerance/TB,fps=rate:round=up`. One tick of the output is 1
-    / rate.
+    At a constant rate, output k is the frame that is nearest to k / rate, the last one with PTS <= k / rate + lead: the
+    frames of ffmpeg's `setpts=PTS-STARTPTS-lead/TB,fps=rate:round=up`. One tick of the output is 1 / rate.
 
     Args:
         frames: Source frames, in order.
@@ -360,7 +364,7 @@ def retimed(
         time_base: Seconds per tick of the source.
         facts: Filled while frames are read.
         opening: Tick of the source that is time 0 of the output.
-        end: Source tick at which the output ends; None means the end of the last frame.
+        window: The cut that they are of, with the same clock; None means the whole source.
         first: Number of the first output frame.
         file_base: Seconds per tick of the file that they go into; None means the same as `time_base`.
         max_frames: Limit on the output's frames.
@@ -373,9 +377,14 @@ def retimed(
         return
     current: SourceFrame | None = None
     count = first
-    most = sys.maxsize if end is None else max(1, clock.first_output((end - opening) * time_base))
+
+    def first_output(tick: int) -> int:
+        return (
+            clock.first_output((tick - opening) * time_base) if window is None else window.first_output(tick, opening)
+        )
+
     for frame in frames:
-        due = min(most, clock.first_output((frame.pts - opening) * time_base))
+        due = first_output(frame.pts)
         if due > count:
             check_repeats(count, due, clock.rate, max_frames)
         while current is not None and count < due:
@@ -383,7 +392,7 @@ def retimed(
             count += 1
         current = frame
     if current is not None:
-        total = min(most, max(1, clock.first_output((current.end_pts - opening) * time_base)))
+        total = max(1, first_output(clock.end_of(current.pts, current.end_pts, time_base)))
         check_repeats(count, total, clock.rate, max_frames)
         for number in range(count, total):
             yield OutputFrame(current.frame, number, 1, current.index, current.pts)

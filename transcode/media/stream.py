@@ -262,7 +262,7 @@ class FrameStream:
             self.info.time_base,
             self.facts,
             self.opening,
-            self.window.end,
+            self.window,
             first,
             file_base,
             max_frames=limit,

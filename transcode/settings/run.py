@@ -212,6 +212,7 @@ class RunOptions:
 
 HDR = ("sdr", "keep")
 TIME_RULE = 2  # how seconds become frames: 1 until 0.1, by exact comparison and nearest output frame
+CLOCK_RULE = 2  # which source frame --fps shows: the nearest one. 1 was the one on screen
 
 
 @documented
@@ -326,6 +327,8 @@ class RunSettings:
         rate = self.retime.frame_rate
         target = {"target": self.target.as_dict()} if self.target else {}
         reading: dict[str, object] = {}  # what few runs ask for changes no digest of the others
+        if rate:
+            reading["clock_rule"] = CLOCK_RULE
         if self.retime.source_rate is not None:
             reading |= {"source_fps": str(self.retime.source_rate), "keeps_jpegs": self.keeps_jpegs}
         if self.retime.video_stream is not None:

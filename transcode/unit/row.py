@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 from vidprep.formats.errors import count_of
@@ -16,6 +19,7 @@ from vidprep.transcode.unit.engines import Outcome
 NUMBERED = {"avi"}  # containers in which a packet's number is its time: B-frames are always out of order
 GAP_STEPS = Fraction(5, 2)
 MIN_STEP_SECONDS = Fraction(1, 1000)
+SAME_RATE = Fraction(2, 100)
 
 
 def describe_header(row: ManifestRow, info: VideoInfo, *, is_chosen: bool) -> None:
@@ -101,12 +105,49 @@ def _gap(facts: SourceFacts, time_base: Fraction) -> str | None:
     return f"no frame for up to {float(gap):.2f} s where one comes every {float(usual * time_base):.3f} s"
 
 
+def _uneven(indexes: Sequence[int], rate: Fraction, mean_rate: Fraction) -> tuple[int, int]:
+    """Return how many pictures an output repeats and leaves out although its rate is that of its source.
+
+    (0, 0) if it differs by more than 2 % from the mean rate of the source, from a fraction and from a multiple of it.
+
+    Args:
+        indexes: Number of the source frame that each output frame shows, ascending.
+        rate: Output frames per second.
+        mean_rate: Source frames per second.
+    """
+    ratio = mean_rate / rate
+    every, times = max(1, round(ratio)), max(1, round(1 / ratio))
+    if abs(ratio * times / every - 1) > SAME_RATE:
+        return 0, 0
+    repeated = sum(max(0, count - times) for count in Counter(indexes).values())
+    left_out = sum((other - one) // every - 1 for one, other in pairwise(indexes) if other - one > every)
+    return repeated, left_out
+
+
+def _repeated(made: Outcome, stream: FrameStream) -> str | None:
+    """Return a message if pictures are repeated or left out at the source's own rate."""
+    rate, facts = stream.output.frame_rate, made.facts
+    if rate is None or facts.duration <= 0:
+        return None
+    mean_rate = facts.num_frames / (facts.duration * stream.info.time_base)
+    repeated, left_out = _uneven(made.source_indexes, rate, mean_rate)
+    if not repeated and not left_out:
+        return None
+    irregular = ", irregularly" if facts.is_vfr else ""
+    return (
+        f"{count_of(repeated, 'picture')} repeated and {left_out} left out at {rate} a second: the source has "
+        f"{float(mean_rate):.3f}{irregular}; leave out --fps to keep each picture once"
+    )
+
+
 def remarks(made: Outcome, stream: FrameStream) -> list[Remark]:
     """Return the remarks about the frames for the row."""
     facts, picture_filter = made.facts, stream.picture_filter
     warnings: list[Remark] = []
     if gap := _gap(facts, stream.info.time_base):
         warnings.append(Remark("gap", gap))
+    if repeated := _repeated(made, stream):
+        warnings.append(Remark("pictures_repeated", repeated))
     if facts.num_deinterlaced:
         warnings.append(
             Remark("deinterlaced", f"{count_of(facts.num_deinterlaced, 'interlaced frame')} deinterlaced (bwdif)")

@@ -200,7 +200,7 @@ def test_the_digest_of_given_settings_never_changes():
         gate=QualityGate(min_psnr_db=35.5, verify_every=3),
         on_damage="fail",
     )
-    assert settings.digest == "5d4af1c92cd8c495"
+    assert settings.digest == "3f5c88e6a2d106fd"
     assert build_settings({}, VideoOutput).digest == "3f3762440101a503"  # of a command without flags
 
 

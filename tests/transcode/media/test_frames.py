@@ -20,10 +20,10 @@ from tests.numbered_pictures import number_on, write
 from tests.pipeline import source_frames
 from tests.real_media import SHARED_MEDIA, real_clips
 from tests.sampling import in_turn
-from tests.time_rules import in_cut, on_screen, tolerance_of
+from tests.time_rules import in_cut, lead_of, on_screen, tolerance_of
 from vidprep.formats.errors import LimitError, NoVideoError
 from vidprep.formats.model import Cut
-from vidprep.formats.moments import OutputClock, Pace, exact_seconds
+from vidprep.formats.moments import OutputClock, exact_seconds
 from vidprep.formats.video.seek import seek_to
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media.frames import SourceFacts, SourceFrame, retimed
@@ -80,7 +80,7 @@ def picked(ours: Any, rate: str | None) -> list[tuple[str, int]]:
         for frame in ours.frames:
             yield SourceFrame(frame.md5, frame.pts, frame.pts + frame.duration, frame.source_index)
 
-    clock = OutputClock.of(Fraction(rate), Pace.of(4 * near_of(ours), is_variable=False)) if rate else None
+    clock = OutputClock.of(Fraction(rate), ours.pace) if rate else None
     return [(f.frame, f.pts) for f in retimed(again(), clock, base, SourceFacts(), Fraction(0))]
 
 
@@ -94,15 +94,20 @@ def expected_near(ours: Any) -> Fraction:
     return tolerance_of([f.pts * ours.time_base for f in ours.frames], ours.time_base, ours.info.frame_rate)
 
 
-def fps_filter(cli: Any, path: Path, info: Any, near: Fraction, tmp_path: Path) -> list[list[str]]:
+def leads_of(ours: Any) -> list[Fraction]:
+    """How early each of RATES may show a frame, by the times of the first frames."""
+    times = [f.pts * ours.time_base for f in ours.frames][: len(ours.pace.starts) or 1]
+    return [lead_of(times, Fraction(rate), ours.info.frame_rate, ours.time_base) for rate in RATES]
+
+
+def fps_filter(cli: Any, path: Path, info: Any, leads: list[Fraction], tmp_path: Path) -> list[list[str]]:
     """MD5 of the frames that ffmpeg's fps filter gives at each of RATES; decoded once."""
     ends = "".join(f"[s{n}]" for n in range(len(RATES)))
-    fine = f"settb={info.time_base / min(1000, 2**31 // info.time_base.denominator)}"  # setpts keeps whole ticks
+    fine = "settb=1/10000000"  # setpts keeps whole ticks
     graph = f"[{stream_of(info)}]{fine},split={len(RATES)}{ends}"
     args: list[object] = []
-    for n, rate in enumerate(RATES):
-        shift = near if near * Fraction(rate) < 1 else 1 / (4 * Fraction(rate))
-        graph += f";[s{n}]setpts=PTS-STARTPTS-{float(shift)}/TB,fps={rate}:round=up[o{n}]"
+    for n, (rate, lead) in enumerate(zip(RATES, leads, strict=True)):
+        graph += f";[s{n}]setpts=PTS-STARTPTS-{float(lead)}/TB,fps={rate}:round=up[o{n}]"
         args += ["-map", f"[o{n}]", "-fps_mode", "passthrough", "-f", "framemd5", tmp_path / f"{n}.md5"]
     cli.run("-noautorotate", "-threads", 1, *reading(info), "-i", path, "-filter_complex", graph, *args)
     return [
@@ -121,21 +126,21 @@ def assert_picks_like_ffmpeg(ours: Any, expected: list[list[str]]) -> None:
 def test_constant_rate_picks_the_frames_of_ffmpegs_fps_filter(plain_clip, pipeline, cli, tmp_path):
     ours = pipeline(plain_clip, apply=False)
     assert near_of(ours) == expected_near(ours)
-    assert_picks_like_ffmpeg(ours, fps_filter(cli, plain_clip, ours.info, near_of(ours), tmp_path))
+    assert_picks_like_ffmpeg(ours, fps_filter(cli, plain_clip, ours.info, leads_of(ours), tmp_path))
 
 
 @pytest.mark.parametrize("name", in_turn(real_clips(), 6))
 def test_constant_rate_picks_the_frames_of_ffmpegs_fps_filter_on_real_clips(name, decoded, cli, tmp_path):
     real_clip = SHARED_MEDIA / name
     ours = decoded(real_clip)
-    near = near_of(ours)
+    leads = leads_of(ours)
     if ours.facts.stamps_sorted or ours.facts.stamps_joined:
-        expected = fps_filter(cli, *sorted_copy(real_clip, ours.info, tmp_path), near, tmp_path)
+        expected = fps_filter(cli, *sorted_copy(real_clip, ours.info, tmp_path), leads, tmp_path)
     elif ours.facts.is_interlaced:  # the first deinterlaced frame differs between versions of bwdif: compare indexes
         ours = indexed(ours, real_clip, cli)
-        expected = fps_filter(cli, real_clip, ours.info, near, tmp_path)
+        expected = fps_filter(cli, real_clip, ours.info, leads, tmp_path)
     else:
-        expected = fps_filter(cli, real_clip, ours.info, near, tmp_path)
+        expected = fps_filter(cli, real_clip, ours.info, leads, tmp_path)
     assert_picks_like_ffmpeg(ours, expected)
 
 
@@ -184,7 +189,7 @@ def test_times_that_run_backwards_are_sorted_and_the_decoders_order_kept(media, 
 def test_a_clip_with_swapped_times_is_retimed_as_if_they_had_been_right(media, pipeline, cli, tmp_path):
     path = media["swapped.mkv"]
     ours = pipeline(path, apply=False)
-    assert_picks_like_ffmpeg(ours, fps_filter(cli, *sorted_copy(path, ours.info, tmp_path), near_of(ours), tmp_path))
+    assert_picks_like_ffmpeg(ours, fps_filter(cli, *sorted_copy(path, ours.info, tmp_path), leads_of(ours), tmp_path))
 
 
 def test_time_that_jumps_back_is_joined_where_it_left_off(media, pipeline, cli):
@@ -305,7 +310,10 @@ def test_a_cut_at_a_constant_rate_equals_ffmpegs_fps_filter(name, rate, media, p
     whole_run = pipeline(path, apply=False)
     near = near_of(whole_run) if near_of(whole_run) * int(rate) < 1 else Fraction(1, 4 * int(rate))
     count = math.ceil((end - start - near) * int(rate))
-    shifted = f"settb={whole_run.time_base / 1000},setpts=PTS-STARTPTS-{float(start + near)}/TB"
+    lead = lead_of([f.pts * whole_run.time_base for f in whole_run.frames], Fraction(rate), whole_run.info.frame_rate)
+    # What begins after the cut only ends its last frame.
+    late = f"gte(PTS-STARTPTS,{float(end - near)}/TB)*{float(lead)}/TB"
+    shifted = f"settb={whole_run.time_base / 1000},setpts='PTS-STARTPTS-{float(start + lead)}/TB+{late}'"
     theirs = cli.frames(path, f"{shifted},fps={rate}:round=up:start_time=0,trim=end_frame={count}")
     settings = RunSettings(retime=Retime(Fraction(rate)))
     ours = pipeline(path, settings, start=start, end=end, apply=False)
@@ -389,8 +397,9 @@ def varying(seed: int, path: Path) -> Path:
     return write(path / f"a{rng.choice(('.mp4', '.mkv', '.webm'))}", times, last=Fraction(1, 25))
 
 
-def shown_by_ffmpeg(cli: Any, path: Path, rate: Fraction) -> list[int | None]:
-    frames = cli.raw(path, f"setpts=PTS-STARTPTS-0.005/TB,fps={rate}:round=up", 64, 64, "gray")
+def shown_by_ffmpeg(cli: Any, path: Path, rate: Fraction, lead: Fraction) -> list[int | None]:
+    fine = f"settb=1/1000000,setpts=PTS-STARTPTS-{float(lead)}/TB"
+    frames = cli.raw(path, f"{fine},fps={rate}:round=up", 64, 64, "gray")
     return [number_on(frame.reshape(64, 64)) for frame in frames]
 
 
@@ -399,4 +408,5 @@ def test_a_varying_rate_is_retimed_as_ffmpegs_filter_does_it(seed: int, cli, pip
     path = varying(seed, tmp_path)
     for rate in (Fraction(10), Fraction(30), Fraction(25), Fraction(30000, 1001)):
         ours = pipeline(path, RunSettings(retime=Retime(rate)), apply=False)
-        assert [f.source_index for f in ours.frames] == shown_by_ffmpeg(cli, path, rate), rate
+        lead = lead_of(ours.pace.starts, rate, None, ours.info.time_base)
+        assert [f.source_index for f in ours.frames] == shown_by_ffmpeg(cli, path, rate, lead), rate

@@ -19,7 +19,7 @@ import pytest
 from tests.helpers import manifest, transcode
 from tests.numbered_pictures import constant, number_on, numbers_in, write
 from tests.sampling import in_turn
-from tests.time_rules import at_rate, in_cut, on_screen, tolerance_of
+from tests.time_rules import at_rate, in_cut, lead_of, on_screen, tolerance_of
 from tests.witness import Ffmpeg
 from vidprep.formats import VideoDataset, open_store
 
@@ -271,7 +271,7 @@ def random_cuts(seed: int, tmp_path: Path) -> None:
     due = {}
     for number, (a, b) in enumerate((Fraction(str(a)), Fraction(str(b))) for a, b in spans):
         if asked is not None:
-            due[f"c{number:02d}"] = at_rate(times, last, asked, near, a, b)
+            due[f"c{number:02d}"] = at_rate(times, last, asked, near, lead_of(times, asked, rate), a, b)
             continue
         inside = in_cut(times, a, b, near)
         shown = on_screen(times, a, near)
