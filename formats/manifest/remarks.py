@@ -10,6 +10,7 @@ CODES = {
     "inconsistent_headers": "headers contradict each other or the data, without a known loss",
     "depth_reduced": "the source has more bits per sample than the output",
     "gap": "a gap between frames of a constant rate",
+    "frame_missing": "a packet is missing where all others are equally far apart",
     "pictures_repeated": "pictures were repeated or left out although --fps is the rate of the source",
     "picture_changed": "frame size, pixel shape, orientation or colours change midway",
     "larger_than_source": "the output has more bytes than its source",

@@ -40,6 +40,7 @@ class PacketInfo(NamedTuple):
         turns: Whether it contains the orientation
         is_reference: Whether a frame of its temporal layer may refer to it. Only H.264, HEVC and AV1 tell; else True
         temporal_layer: Its temporal layer; frames of higher ones may refer to it anyway
+        follows_loss: Whether a reference frame before it was not read. Only H.264 tells
     """
 
     frames: int = 1
@@ -48,6 +49,7 @@ class PacketInfo(NamedTuple):
     turns: bool = False
     is_reference: bool = True
     temporal_layer: int = 0
+    follows_loss: bool = False
 
 
 def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], PacketInfo] | None:
@@ -73,6 +75,7 @@ def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], 
                 counter.turns,
                 counter.is_reference,
                 counter.temporal_layer,
+                getattr(counter, "follows_loss", False),
             )
         except (IndexError, KeyError, ValueError):
             return PacketInfo()
@@ -143,6 +146,7 @@ class _Sequence:
     has_fields: bool
     frame_num_bits: int
     separate_planes: bool
+    allows_gaps: bool
 
 
 class _Parameters:
@@ -181,6 +185,8 @@ class _H264:
         self._sequence_of: dict[int, int] = {}
         self._parameters = _Parameters()
         self._open_field: tuple[int, int] | None = None  # parity and frame_num of a field without its other
+        self._reference_num: int | None = None  # frame_num of the last reference frame
+        self.follows_loss = False
         self._length_bytes = 0
         if not record.startswith(b"\1"):
             self.count(record)
@@ -208,6 +214,7 @@ class _H264:
 
     def count(self, packet: bytes) -> int:
         shown, self.is_entry, self.turns, self.is_reference = 0, None, False, False
+        self.follows_loss = False
         for unit in _units(packet, self._length_bytes):
             kind = unit[0] & 31
             if kind in (7, 8):
@@ -236,6 +243,7 @@ class _H264:
         if sequence.separate_planes and bits.u(2):
             return False
         frame_num = bits.u(sequence.frame_num_bits)
+        self._see_frame_num(frame_num, unit, sequence)
         if not sequence.has_fields or not bits.u(1):
             self._open_field = None
             return True
@@ -243,6 +251,14 @@ class _H264:
         closes = self._open_field == (1 - parity, frame_num)
         self._open_field = None if closes else (parity, frame_num)
         return not closes
+
+    def _see_frame_num(self, frame_num: int, unit: bytes, sequence: _Sequence) -> None:
+        """Compare the number of a frame with that of the last reference frame (ITU-T H.264, 7.4.3)."""
+        before = self._reference_num
+        if unit[0] & 31 != 5 and before is not None and not sequence.allows_gaps:
+            self.follows_loss |= (frame_num - before) % (1 << sequence.frame_num_bits) > 1
+        if unit[0] & 0x60:
+            self._reference_num = frame_num
 
 
 def _h264_sequence(bits: _Bits) -> tuple[int, _Sequence]:
@@ -264,8 +280,10 @@ def _h264_sequence(bits: _Bits) -> tuple[int, _Sequence]:
         bits.u(1), bits.ue(), bits.ue()
         for _ in range(min(255, bits.ue())):
             bits.ue()
-    bits.ue(), bits.u(1), bits.ue(), bits.ue()
-    return number, _Sequence(not bits.u(1), frame_num_bits, separate)
+    bits.ue()
+    allows_gaps = bool(bits.u(1))
+    bits.ue(), bits.ue()
+    return number, _Sequence(not bits.u(1), frame_num_bits, separate, allows_gaps)
 
 
 def _messages(unit: bytes) -> Iterator[tuple[int, bytes]]:

@@ -364,6 +364,7 @@ class Source:
                 packet.opaque = [
                     self._shown(packet, data, self._count)
                 ]  # PyAV 18 finds an opaque object by identity, so each packet needs its own
+            self._watch.see_shown(packet, shown_by(packet))
             yield cast("Packet[VideoStream]", packet)
 
     def _shown(self, packet: Packet[Any], data: bytes, count: Callable[[bytes], PacketInfo]) -> PacketInfo:
@@ -418,6 +419,7 @@ class Source:
     def seek(self, ticks: int) -> None:
         """Seek to a keyframe at or before a PTS. Raises ReadError."""
         self.begins_inside = True
+        self._watch.restart()
         self._head.clear()
         self._reading = self._read()
         try:
@@ -455,6 +457,11 @@ class Source:
             read_to_end: See `damage`.
         """
         return self._watch.contradictions(read_to_end=read_to_end)
+
+    @property
+    def missing_frames(self) -> str | None:
+        """Packets that are missing although no frame behind is known to be wrong; None if none are. Valid when reading stopped."""
+        return self._watch.missing_frames
 
     @property
     def empty_ticks_at_end(self) -> int:

@@ -1,5 +1,5 @@
 """Fuzz by hand: `python -m tests.fuzz run 10000 [--real] [--first SEED]`, `python -m tests.fuzz make CLIP SEED FILE`,
-`python -m tests.fuzz odd 2000 [--headers] [--first SEED] [--keep FOLDER]`.
+`python -m tests.fuzz odd 2000 [--headers | --packets] [--first SEED] [--keep FOLDER]`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tests.fuzz.campaign import fuzz
 from tests.fuzz.clips import real, synthesised
 from tests.fuzz.mutants import mutant
 from tests.fuzz.numbered_oracle import campaign
+from tests.fuzz.oddities import Workshop
 from tests.recipes import Media
 from tests.witness import Ffmpeg
 
@@ -33,7 +34,8 @@ def main() -> None:
     odd.add_argument("--first", type=int, default=0)
     odd.add_argument("--way", action="append", choices=numbered_oracle.WAYS)
     odd.add_argument("--keep", type=Path)
-    odd.add_argument("--headers", action="store_true")
+    odd.add_argument("--headers", dest="make", action="store_const", const=Workshop.hurt, default=Workshop.make)
+    odd.add_argument("--packets", dest="make", action="store_const", const=Workshop.lost)
     make = verbs.add_parser("make")
     make.add_argument("clip")
     make.add_argument("seed", type=int)
@@ -50,7 +52,7 @@ def main() -> None:
                     cli,
                     place,
                     ways=given.way or tuple(numbered_oracle.WAYS),
-                    headers=given.headers,
+                    make=given.make,
                     show=lambda line: print(line, flush=True),
                 )
             )

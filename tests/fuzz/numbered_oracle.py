@@ -54,19 +54,19 @@ def campaign(
     *,
     ways: Sequence[str] = tuple(WAYS),
     batch: int = BATCH,
-    headers: bool = False,
+    make: Callable[[Workshop, int], Odd] = Workshop.make,
     show: Callable[[str], object] = lambda _line: None,
 ) -> Done:
     """Make the oddities of these seeds, in batches of one way each, and judge what comes out.
 
-    headers: clips in which one number of a header is another; then only what is lost of them is found.
+    make: with `Workshop.hurt`, clips in which one number of a header is another; then only what is lost of them is found.
     """
     (folder / "clips").mkdir(parents=True)
     shop, done, begun = Workshop(folder / "clips", cli), Done(), time.monotonic()
     for number, first in enumerate(range(0, len(seeds), batch)):
         part = seeds[first : first + batch]
         way = ways[number % len(ways)]
-        odds = [shop.hurt(seed) if headers else shop.make(seed) for seed in part]
+        odds = [make(shop, seed) for seed in part]
         place = folder / f"batch{number}"
         found = list(_judged(odds, way, place, cli, done))
         done.seconds = time.monotonic() - begun

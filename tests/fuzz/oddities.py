@@ -6,13 +6,15 @@ python -m tests.fuzz odd 2000
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import av
 import numpy as np
 
-from tests.fuzz.mutants import FIELDS, change_field
+from tests.fuzz.mutants import FIELDS, change_field, flash, matroska
 from tests.fuzz.numbered_clips import HEIGHT, KINDS, MJPEG, MPEG2, WIDTH, X264, X265, Kind, clip, jpeg, picture
 from tests.fuzz.sample_descriptions import coded, joined
 from tests.witness import Ffmpeg
@@ -72,6 +74,10 @@ class Workshop:
         data = bytearray(self.clip(name, range(count), (rate, gop), rate=rate, gop=gop))
         done = change_field(data, list(FIELDS[name.rpartition(".")[2]](bytes(data))), random_)
         return Odd(seed, f"s{seed}_{name}", f"{HEADER} {done}", bytes(data), tuple(range(count)))
+
+    def lost(self, seed: int) -> Odd:
+        """A clip of which packets are missing, joined or swapped."""
+        return without_packets(self, seed, random.Random(seed))
 
     def clip(self, name: str, numbers: Sequence[int], key: object = "", **how: object) -> bytes:
         """A kept clip of a kind."""
@@ -140,6 +146,67 @@ def holed(shop: Workshop, seed: int, rng: random.Random) -> Odd:
     return Odd(
         seed, f"s{seed}_{name}", f"{size} zeros at {at}", bytes(data), BOTH[:HALF], tells_end=KINDS[name].tells_end
     )
+
+
+# Containers of which PyAV writes single packets with the times that they had.
+PACKETS = (".mp4", ".mov", ".mkv", ".webm", ".flv", ".ts", ".3gp", ".nut")
+
+
+def without_packets(shop: Workshop, seed: int, rng: random.Random) -> Odd:
+    """One to three packets are missing, or two became one, or two changed places; all keep their times."""
+    what = rng.choice(("without", "without", "joined", "swapped"))
+    fits = (".mkv", ".webm", ".flv") if what == "swapped" else PACKETS
+    names = [name for name in KINDS if name.endswith(fits) and not name.startswith(("fragments", "live", "raw"))]
+    name = rng.choice(names)
+    if what == "swapped":
+        data = shop.half(name)
+        spans = list(PIECES[name.rpartition(".")[2]](data))
+        number = rng.randrange(2, len(spans) - 1)
+        (begin, middle), (again, end) = spans[number : number + 2]
+        swapped = data[:begin] + data[again:end] + data[middle:again] + data[begin:middle] + data[end:]
+        return Odd(seed, f"s{seed}_{name}", f"swapped packets {number} and {number + 1}", swapped, BOTH[:HALF])
+    path = shop.folder / f"packets_{name}"
+    path.write_bytes(shop.half(name))
+    made = path.with_stem(f"made_{path.stem}")
+    with av.open(str(path)) as source, av.open(str(made), "w", container_options={"fflags": "+bitexact"}) as target:
+        stream = source.streams.video[0]
+        out: Any = target.add_stream_from_template(stream, opaque=True)
+        packets = [packet for packet in source.demux(stream) if packet.size]
+        count = rng.choice((1, 1, 2, 3)) if what == "without" else 1
+        numbers = sorted(rng.sample(range(1, len(packets) - 2), count))  # nothing tells of what is missing at the end
+        for number, packet in enumerate(packets):
+            written = packet
+            if number in numbers:
+                continue
+            if what == "joined" and number - 1 in numbers:
+                before = packets[number - 1]
+                written = av.Packet(bytes(before) + bytes(packet))
+                written.pts, written.dts, written.time_base = before.pts, before.dts, before.time_base
+                written.duration, written.is_keyframe = before.duration, before.is_keyframe
+            written.stream = out
+            target.mux(written)
+    return Odd(seed, f"s{seed}_{name}", f"{what} packets {numbers}", made.read_bytes(), BOTH[:HALF])
+
+
+def blocks(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where each SimpleBlock of Matroska lies, with its header."""
+    begin = 0
+    for each in matroska(data):
+        if each.what == "id":
+            begin = each.at
+        elif each.what == "size of A3":
+            size = int.from_bytes(data[each.at : each.at + each.size], "big") & ((1 << 7 * each.size) - 1)
+            yield begin, each.at + each.size + size
+
+
+def tags(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where each video tag of FLV lies, with the size behind it."""
+    for each in flash(data):
+        if each.what == "tag type" and data[each.at] & 31 == 9:
+            yield each.at, each.at + 15 + int.from_bytes(data[each.at + 1 : each.at + 4], "big")
+
+
+PIECES = {"mkv": blocks, "webm": blocks, "flv": tags}
 
 
 STREAMS = {"h264.h264": X264, "hevc.hevc": X265, "mpeg2.m2v": MPEG2, "mjpeg.mjpeg": MJPEG}
@@ -262,4 +329,5 @@ WAYS: tuple[Callable[[Workshop, int, random.Random], Odd], ...] = (
     changed_midway,
     unused_alpha,
     joined_with_another_codec,
+    without_packets,
 )

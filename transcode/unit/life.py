@@ -112,6 +112,7 @@ def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
         is_read = not isinstance(job, JoinJob)  # for a joined video its segments tell
         damage = source.damage(read_to_end=to_end) if is_read else []
         contradictions = source.contradictions(read_to_end=to_end) if is_read else []
+        missing = source.missing_frames if is_read else None
     describe_frames(row, made, stream)
     row.warn(
         *made.warnings,
@@ -126,6 +127,8 @@ def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
                 "inconsistent_headers", "headers contradict each other, no loss is known: " + "; ".join(contradictions)
             )
         )
+    if missing:
+        row.warn(Remark("frame_missing", missing))
     if damage := [*damage, *made.damage]:
         remark = Remark("damaged", "damaged: " + "; ".join(damage))
         if settings.on_damage == "fail":

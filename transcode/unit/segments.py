@@ -47,7 +47,7 @@ def segments_of(source: Source, settings: RunSettings, cut: Cut, seconds: float)
     """
     window, clock = timing_of(source, settings, cut)
     survey = survey_of(source)
-    if source.damage(read_to_end=survey is not None):
+    if source.damage(read_to_end=survey is not None) or source.missing_frames:
         return Split(why_not="it is damaged")
     if survey is None:
         where = f"{source.info.codec} in {source.info.format_name}"

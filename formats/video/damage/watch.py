@@ -20,6 +20,7 @@ from vidprep.formats.model import VideoInfo
 from vidprep.formats.video.damage.file_end import empty_chunks_at_end, missing_end, zeros_at_end
 from vidprep.formats.video.damage.holes import Holes
 from vidprep.formats.video.damage.log import CONTIGUOUS, MAX_STEP_SECONDS, DamageLog, span_tolerance, tagged_seconds
+from vidprep.formats.video.damage.missing import MissingPackets
 from vidprep.formats.video.damage.mp4_tables import (
     contradictions,
     is_fragmented,
@@ -30,6 +31,7 @@ from vidprep.formats.video.damage.mp4_tables import (
 from vidprep.formats.video.damage.transport import missing_packets
 from vidprep.formats.video.damage.unread import bytes_behind, parts_passed_over, second_file
 from vidprep.formats.video.pyav import time_base_of
+from vidprep.formats.video.shown_frames import PacketInfo
 
 # Containers that store packets one by one, so that frames can be counted without being decoded.
 INDEXED = {"mov", "matroska"}
@@ -74,6 +76,7 @@ class DamageWatch:
         self._is_contiguous = info.format_name in CONTIGUOUS
         self._has_start_codes = not (stream.codec_context.extradata or b"").startswith(b"\1")
         self._holes = Holes(path, info.codec, info.pixel_format, info.height)
+        self._missing = MissingPackets(begins_whole=info.format_name not in ("mpegts", "mpeg"))
         self._num_packets = self._num_discarded = 0
         self._last_byte = self._last_byte_of_any = 0
         self._tick_seconds: dict[int, float] = {}  # this and the next four: by index of the stream
@@ -104,6 +107,31 @@ class DamageWatch:
         self._num_packets += 1
         self.log.check_payload(packet, data, self._info.codec, has_start_codes=self._has_start_codes)
         self._holes.see(packet, data)
+
+    def see_shown(self, packet: Packet[Any], shown: PacketInfo) -> None:
+        """Record which frames a packet of the video stream displays."""
+        if not packet.is_discard and shown.frames:
+            self._missing.see(packet.pts, is_keyframe=packet.is_keyframe, follows_loss=shown.follows_loss)
+
+    def restart(self) -> None:
+        """Record that packets are passed over by a seek."""
+        self._missing.restart()
+
+    @cached_property
+    def _missing_packets(self) -> tuple[str | None, str | None]:
+        """Return what is damaged by missing packets, and what else is missing. Valid when reading stopped.
+
+        An empty chunk of AVI, or sample of MP4, repeats the picture before.
+        """
+        name = self._info.format_name
+        if name == "avi" or (name == "mov" and num_empty_samples(self._path, self._stream.id)):
+            return None, None
+        return self._missing.found()
+
+    @property
+    def missing_frames(self) -> str | None:
+        """Packets that are missing although no frame behind is known to be wrong; None if none are. Valid when reading stopped."""
+        return self._missing_packets[1]
 
     def _record_times(self, packet: Packet[Any], pts: int) -> None:
         stream = packet.stream_index
@@ -140,6 +168,8 @@ class DamageWatch:
         """
         name = self._info.format_name
         found = self.log.findings() + self._holes.found()
+        if self._missing_packets[0]:
+            found.append(self._missing_packets[0])
         if name == "mpegts":
             found += missing_packets(self._path, self._stream.id, self._zeros_at_end, read_to_end=read_to_end)
         elif read_to_end:

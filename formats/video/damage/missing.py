@@ -1,0 +1,137 @@
+"""Find packets that are missing from a stream with regular times.
+
+The time of the lost frame is empty: one step between frames is two or more usual ones. Cameras that drop frames and screen recorders
+do that often, so it counts only if nearly all steps are the same to the tick. If the headers of a packet near the gap refer to a
+frame that was never read (`PacketInfo.follows_loss`), the frames up to the next keyframe show wrong pictures.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from vidprep.formats.errors import count_of
+
+# Decoders put frames in order within so many packets. More frames in a row than that are not lost, but a pause.
+REORDER_FRAMES = 16
+# Times that are rounded give two steps next to each other; more distinct ones are not regular.
+ROUNDING_TICKS, MOST_STEPS = 1, 16
+# Of so many frames at most one may be missing, and a few more; of more, a camera left them out.
+ONE_IN, FEW = 20, 2
+KEPT_PLACES, SHOWN_PLACES = 64, 3
+
+
+@dataclass(slots=True)
+class _Place:
+    """A step between two frames.
+
+    Attributes:
+        frame: Number of the frame behind it
+        keyframe: Number of the next keyframe from there on; None if none was read
+        is_loss: Whether a header near it refers to a frame that was never read
+    """
+
+    frame: int
+    keyframe: int | None = None
+    is_loss: bool = False
+
+
+class _Packet(NamedTuple):
+    pts: int
+    is_keyframe: bool
+    follows_loss: bool
+
+
+class MissingPackets:
+    """Observes the times of the packets of one stream. Not thread-safe."""
+
+    def __init__(self, *, begins_whole: bool) -> None:
+        """Prepare for the packets of a stream. `begins_whole`: it is no recording that may begin anywhere, with a gap behind its start."""
+        self._begins_whole = begins_whole
+        self._waiting: list[_Packet] = []  # a heap
+        self._places: dict[int, list[_Place]] = defaultdict(list)  # the first ones of each step in ticks
+        self._counts = Counter[int]()  # of these steps
+        self._last: int | None = None
+        self._num_frames = 0
+        self._loss_at = -2 * REORDER_FRAMES  # number of the last packet that follows a loss
+        self._is_timed = True
+
+    def see(self, pts: int | None, *, is_keyframe: bool, follows_loss: bool) -> None:
+        """Record a packet that displays a frame, in decode order."""
+        self._is_timed &= pts is not None
+        if pts is None or not self._is_timed or len(self._places) > MOST_STEPS:
+            return
+        heapq.heappush(self._waiting, _Packet(pts, is_keyframe, follows_loss))
+        if len(self._waiting) > REORDER_FRAMES:
+            self._show(heapq.heappop(self._waiting))
+
+    def restart(self) -> None:
+        """Forget the last time: a seek follows."""
+        self._waiting.clear()
+        self._last = None
+
+    def _show(self, packet: _Packet) -> None:
+        number, self._num_frames = self._num_frames, self._num_frames + 1
+        step = 0 if self._last is None else packet.pts - self._last
+        self._last = packet.pts
+        if packet.follows_loss:
+            self._loss_at = number
+        if step > 0 and (number > 1 or self._begins_whole):
+            self._counts[step] += 1
+            if len(self._places[step]) < KEPT_PLACES:
+                self._places[step].append(_Place(number))
+        for place in (places[-1] for places in self._places.values() if places):
+            place.is_loss |= abs(self._loss_at - place.frame) <= REORDER_FRAMES
+            if packet.is_keyframe and place.keyframe is None:
+                place.keyframe = number
+
+    def found(self) -> tuple[str | None, str | None]:
+        """Return what is damaged by missing packets, and what else is missing; None for nothing. Call it when reading ends."""
+        while self._waiting:
+            self._show(heapq.heappop(self._waiting))
+        if not self._counts or not self._is_timed or len(self._places) > MOST_STEPS:
+            return None, None
+        usual = max(self._counts, key=self._counts.__getitem__)
+        regular = [step for step in self._counts if abs(step - usual) <= ROUNDING_TICKS]
+        mean = sum(step * self._counts[step] for step in regular) / sum(map(self._counts.__getitem__, regular))
+        longer = {
+            step: round(step / mean) - 1 for step in self._counts if 3 * usual < 2 * step <= 2 * REORDER_FRAMES * usual
+        }
+        lost = [(longer[step], place) for step in longer for place in self._places[step] if place.is_loss]
+        others = [(longer[step], place) for step in longer for place in self._places[step] if not place.is_loss]
+        if not self._is_regular(mean, regular, list(longer)):
+            others = []
+        return _described(lost, self._num_frames), _described(others, None)
+
+    def _is_regular(self, mean: float, regular: Sequence[int], longer: Sequence[int]) -> bool:
+        """Return whether steps are equal to the tick, but for a few that are multiples."""
+        is_known = all(step in regular or step in longer or step > REORDER_FRAMES * mean for step in self._counts)
+        are_multiples = all(abs(step - round(step / mean) * mean) <= ROUNDING_TICKS + 1 for step in longer)
+        num_longer = sum(self._counts[step] for step in longer)
+        return is_known and are_multiples and num_longer * ONE_IN <= self._num_frames + FEW * ONE_IN
+
+
+def _described(places: Sequence[tuple[int, _Place]], num_frames: int | None) -> str | None:
+    """Return the number of lost packets and where they are missing. `num_frames`: say up to which of so many frames pictures are wrong."""
+    if not places:
+        return None
+    total = sum(number for number, _ in places)
+    shown = ", ".join(
+        _where(place, num_frames) for _, place in sorted(places, key=lambda each: each[1].frame)[:SHOWN_PLACES]
+    )
+    more = f" and at {len(places) - SHOWN_PLACES} more places" if len(places) > SHOWN_PLACES else ""
+    return f"{count_of(total, 'packet')} missing {shown}{more}"
+
+
+def _where(place: _Place, num_frames: int | None) -> str:
+    if num_frames is None:
+        return f"before frame {place.frame}"
+    last = (num_frames if place.keyframe is None else place.keyframe) - 1
+    return (
+        f"before frame {place.frame} (frames {place.frame} to {last} are wrong)"
+        if last > place.frame
+        else f"before frame {place.frame}"
+    )
