@@ -34,7 +34,6 @@ from vidprep.formats.stores.data_files import Handles
 from vidprep.formats.stores.encoded import RgbRows, VideoReader, fill_from, samples_from
 from vidprep.formats.video import (
     HeldBackFrames,
-    PacketsAhead,
     Sound,
     Source,
     StampCounts,
@@ -316,7 +315,7 @@ def _counted(path: Path, opening: dict[str, Any]) -> ScanResult:
         info = source.info
         size, cropping, orientations = (0, 0), NO_CROPPING, dict[int, Orientation]()
         orientation: Orientation | None = None
-        ahead = PacketsAhead(source.packets(), delays=source.delays)
+        ahead = source.packets_ahead(source.packets())
         for frame, stamp, _ in on_time_line(source.decode(iter(ahead)), info.usual_step, counts, ahead):
             if (turned := turn_of(frame).orientation) != orientation:
                 orientation = orientations[len(pts)] = turned

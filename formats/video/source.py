@@ -43,6 +43,7 @@ from vidprep.formats.video.not_video import text_in_place, undecodable_tag, why_
 from vidprep.formats.video.picture_facts import cropping_of
 from vidprep.formats.video.pyav import demuxed, fraction, open_input, reason_of, time_base_of, video_decoder
 from vidprep.formats.video.shown_frames import PacketInfo, shown_by, shown_counter
+from vidprep.formats.video.timestamps import PacketsAhead
 
 # SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
 os.environ.setdefault("SVT_LOG", "1")
@@ -67,6 +68,8 @@ THEORA_HEADER = (
 RAW_STREAMS = {"h264", "hevc", "vvc", "mjpeg", "jpeg_pipe", "m4v", "mpegvideo", "obu", "vc1", "cavsvideo"}
 # vidprep counts their packets itself (damage/transport.py): libavformat marks those before the seam of joined recordings as corrupt.
 COUNTED_ITSELF = {"mpegts"}
+# Containers that store a PTS for each packet.
+OWN_TIMES = {"mov", "matroska", "mpegts", "flv", "nut"}
 HEAD_PACKETS, HEAD_BYTES = 64, 16 << 20  # read to find the distance of frames
 STREAM_PACKETS = 2000  # read to find a stream with more than one picture
 
@@ -298,6 +301,16 @@ class Source:
     def delays(self) -> bool:
         """Whether the decoder may hold frames back to put them in order."""
         return bool(self._decoder.codec.capabilities & Capabilities.delay) or self._decoder.thread_count > 1
+
+    def packets_ahead(self, packets: Iterator[Packet[VideoStream]], *, from_middle: bool = False) -> PacketsAhead:
+        """Return packets for `decode`, read ahead to give its frames their times.
+
+        Args:
+            packets: Packets of this source.
+            from_middle: Whether they begin at a later keyframe.
+        """
+        depth = (lambda: self.reorder_depth) if self.info.format_name in OWN_TIMES else None
+        return PacketsAhead(packets, delays=self.delays, from_middle=from_middle, reorder_depth=depth)
 
     def _harvest(self) -> None:
         if self.begins_inside:

@@ -1,16 +1,17 @@
 """Give each decoded frame a timestamp: ascending, none missing.
 
-Decoders return frames in display order, which is kept. Their timestamps may be missing, doubled or permuted (AVI, and
-MP4 of some writers, number B-frames in decode order; packed B-frames, VC-1 in WMV): the sorted timestamps are assigned
-to the frames. A frame is held back while an earlier timestamp may still come, which the packets ahead of the decoder
-tell.
+Decoders return frames in display order. Their timestamps may be missing, doubled or permuted (AVI, and MP4 of some
+writers, number B-frames in decode order; packed B-frames, VC-1 in WMV): then that order is kept, and the sorted timestamps are
+assigned to the frames. If the timestamps are right and the order is not (segments that were joined in the wrong order, frames behind a
+loss), the frames are sorted by them: see `PacketsAhead.are_right`. A frame is held back while an earlier timestamp may still
+come, which the packets ahead of the decoder tell.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -56,11 +57,17 @@ class StampCounts:
         stamps_sorted: Earlier than the one before
         stamps_joined: After a jump of the clock
         stamps_guessed: Missing
+        stamps_replaced: Of frames that are shown at the time of another one
+        most_replaced: Largest difference of those, in ticks
+        most_joined: Largest jump back of the clock, in ticks
     """
 
     stamps_sorted: int = 0
     stamps_joined: int = 0
     stamps_guessed: int = 0
+    stamps_replaced: int = 0
+    most_replaced: int = 0
+    most_joined: int = 0
 
 
 class PacketsAhead:
@@ -71,10 +78,22 @@ class PacketsAhead:
         packets: The packets.
         delays: Whether the decoder may hold a frame back; otherwise it returns a frame at once or never.
         from_middle: Whether they begin at a later keyframe, so that frames displayed before it cannot be decoded.
+        reorder_depth: Returns by how many frames packets are out of order, according to the stream; None if the container stores no
+            PTS of its own for each packet.
     """
 
-    def __init__(self, packets: Iterator[VideoPacket], *, delays: bool, from_middle: bool = False) -> None:
+    def __init__(
+        self,
+        packets: Iterator[VideoPacket],
+        *,
+        delays: bool,
+        from_middle: bool = False,
+        reorder_depth: Callable[[], int] | None = None,
+    ) -> None:
         self._packets = packets
+        self._reorder_depth = reorder_depth
+        self._num_descents = 0  # packets with an earlier timestamp than the packet before
+        self._before: int | None = None
         self._delays = delays
         self._from_middle = from_middle
         self._queue: deque[VideoPacket] = deque()
@@ -91,6 +110,9 @@ class PacketsAhead:
             self._queued_bytes += packet.size
             if first is None and self._from_middle:
                 first = packet.pts
+            if packet.pts is not None:
+                self._num_descents += self._before is not None and packet.pts < self._before
+                self._before = packet.pts
             if packet.pts is not None and not packet.is_discard and (first is None or packet.pts >= first):
                 self._coming[packet.pts] = self._num_read
                 heapq.heappush(self._earliest, packet.pts)
@@ -107,6 +129,24 @@ class PacketsAhead:
         if not self._delays and packet.pts is not None:
             self._coming.pop(packet.pts, None)
         return packet
+
+    def are_right(self, stamp: int, key_stamp: int | None, num_against: int) -> bool:
+        """Return whether timestamps are right where the decoder's order contradicts them.
+
+        Segments in the wrong order begin at a keyframe that is earlier than the one before it; if it is later, two recordings overlap
+        where they were joined. Frames between keyframes come out in order: if they contradict it in a stream that reorders nothing, or
+        nearly as often as packets are reordered, their timestamps are wrong. Those that merely number the packets never reorder them.
+
+        Args:
+            stamp: Timestamp of a keyframe.
+            key_stamp: That of the keyframe before it; None if the contradiction is not at a keyframe.
+            num_against: Other frames, up to here, with an earlier timestamp than the frame that the decoder returned before.
+        """
+        if self._reorder_depth is None:
+            return False
+        if key_stamp is not None:
+            return stamp < key_stamp
+        return self._reorder_depth() > 0 and self._num_descents > 2 * num_against
 
     def record_returned(self, stamp: int) -> None:
         """Record that the decoder returned a frame with this timestamp."""
@@ -167,16 +207,17 @@ class _Clock:
         """Continue after a jump of the clock, without a gap."""
         self._newest = self._given = None
 
-    def give(self) -> int:
+    def give(self) -> tuple[int, int]:
+        """Return the earliest timestamp as it was read, and as it is assigned."""
         first = self._given is None
-        self._given = heapq.heappop(self.waiting)
+        self._given = own = heapq.heappop(self.waiting)
         if first and self._last is not None:
-            self._shift = self._last + self.usual - self._given
-        stamp = self._given + self._shift
+            self._shift = self._last + self.usual - own
+        stamp = own + self._shift
         if self._last is not None and stamp > self._last:
             self.usual = stamp - self._last
         self._last = stamp
-        return stamp
+        return own, stamp
 
 
 def on_time_line(
@@ -191,13 +232,23 @@ def on_time_line(
         ahead: Packets of these frames; None holds back as many frames as could ever be needed.
     """
     clock = _Clock(step)
-    held: deque[VideoFrame] = deque()
+    held: deque[tuple[int, VideoFrame]] = deque()  # with the timestamp that it had
     fresh: int | None = None  # timestamp of the last frame held: what follows shows whether it is a jump
     before: int | None = None
+    key_stamp: int | None = None  # timestamp of the last keyframe
+    num_against = 0
+    are_right = False
 
     def give() -> TimedFrame:
-        stamp = clock.give()
-        frame = held.popleft()
+        own, stamp = clock.give()
+        place = 0
+        if are_right and held[0][0] != own:
+            place = next((number for number, (other, _) in enumerate(held) if other == own), 0)
+        given, frame = held[place]
+        del held[place]
+        if given != own:
+            counts.stamps_replaced += 1
+            counts.most_replaced = max(counts.most_replaced, abs(given - own))
         return TimedFrame(frame, stamp, frame.duration or 0)
 
     def may_give() -> bool:
@@ -216,19 +267,25 @@ def on_time_line(
                     yield give()
                 clock.restart()
                 counts.stamps_joined += 1
+                counts.most_joined = max(counts.most_joined, (before or 0) - fresh)
             elif before is not None and fresh < before:
                 counts.stamps_sorted += 1
-            clock.take(fresh, held[-1].duration or 0)
+                is_key = held[-1][1].key_frame
+                num_against += not is_key
+                are_right = ahead is not None and ahead.are_right(fresh, key_stamp if is_key else None, num_against)
+            if held[-1][1].key_frame:
+                key_stamp = fresh
+            clock.take(fresh, held[-1][1].duration or 0)
             before = fresh
         if frame is None:
             break
-        held.append(frame)
         fresh = frame.pts
         if fresh is None:
             fresh = clock.guess()
             counts.stamps_guessed += 1
         elif ahead is not None:
             ahead.record_returned(fresh)
+        held.append((fresh, frame))
         while len(held) > NEIGHBOURS and may_give():
             yield give()
     while held:

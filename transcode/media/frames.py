@@ -22,7 +22,7 @@ from av.video.frame import VideoFrame
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError
 from vidprep.formats.model import Cut, rescale
 from vidprep.formats.moments import MILLISECOND, OutputClock, Window, is_variable
-from vidprep.formats.video import PacketsAhead, SeekPoint, Source, StampCounts, TimedFrame, on_time_line, seek_to
+from vidprep.formats.video import SeekPoint, Source, StampCounts, TimedFrame, on_time_line, seek_to
 from vidprep.transcode.media.bounds import check_repeats
 
 UNSPECIFIED, NAMED_MATRICES = 2, {0, 1, 2, *range(4, 18)}
@@ -133,7 +133,7 @@ def source_frames(
     """
     entry = entry or seek_to(source, window)
     step = source.info.usual_step
-    ahead = PacketsAhead(entry.packets, delays=source.delays, from_middle=entry.frames_before is not None)
+    ahead = source.packets_ahead(entry.packets, from_middle=entry.frames_before is not None)
     decoded = source.decode(iter(ahead))
     placed = on_time_line(_limited(decoded, max_frames, on_progress), step, facts, ahead)
     frames = _numbered(_with_ends(_deinterlaced(placed, facts, source.info.codec), source, facts), entry, facts)

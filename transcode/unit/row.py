@@ -156,17 +156,17 @@ def remarks(made: Outcome, stream: FrameStream) -> list[Remark]:
         warnings.append(
             Remark("fields_kept", f"{count_of(facts.num_fields, 'single field')} (HEVC), each kept as a frame")
         )
+    base = stream.info.time_base
     if facts.stamps_sorted and stream.info.format_name not in NUMBERED:
-        warnings.append(
-            Remark("timestamps_sorted", f"{count_of(facts.stamps_sorted, 'timestamp')} ran backwards; sorted")
-        )
+        how = "; sorted with their pictures"
+        if facts.stamps_replaced:
+            away = float(facts.most_replaced * base)
+            how = f"; sorted, so that {count_of(facts.stamps_replaced, 'picture')} have the time of another, up to {away:.3f} s away"
+        warnings.append(Remark("timestamps_sorted", f"{count_of(facts.stamps_sorted, 'timestamp')} ran backwards{how}"))
     if facts.stamps_joined:
-        warnings.append(
-            Remark(
-                "timestamps_joined",
-                f"time jumped back {count_of(facts.stamps_joined, 'time')}; joined where it left off",
-            )
-        )
+        times = count_of(facts.stamps_joined, "time")
+        jump = f"by up to {float(facts.most_joined * base):.2f} s"
+        warnings.append(Remark("timestamps_joined", f"time jumped back {times}, {jump}; joined where it left off"))
     if stream.info.rate_origin == "guessed":
         warnings.append(
             Remark(

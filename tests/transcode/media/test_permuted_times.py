@@ -219,7 +219,7 @@ def decoded(path: Path) -> list[av.VideoFrame]:
 def lined(stamps: list[int | None], step: int = 1, ahead: Any = None, frames: Any = None) -> tuple[list[int], Any]:
     """What becomes of these timestamps; the frames must come out as they went in."""
     counts = StampCounts()
-    source = frames or [SimpleNamespace(pts=pts, duration=0, number=n) for n, pts in enumerate(stamps)]
+    source = frames or [SimpleNamespace(pts=pts, duration=0, number=n, key_frame=False) for n, pts in enumerate(stamps)]
     timed = list(on_time_line(source, step, counts, ahead))
     assert [each.frame.number for each in timed] == list(range(len(stamps)))
     return [each.pts for each in timed], counts
@@ -267,7 +267,7 @@ class Decoder:
 
     def _frame(self, number: int) -> Any:
         self.num_out += 1
-        return SimpleNamespace(pts=self.packets[self.order[number]].pts, duration=0, number=number)
+        return SimpleNamespace(pts=self.packets[self.order[number]].pts, duration=0, number=number, key_frame=False)
 
 
 def packets_of(stamps: list[int], size: int = 10) -> list[Any]:
