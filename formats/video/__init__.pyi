@@ -1,4 +1,5 @@
 from .audio_decoder import AudioDecoder as AudioDecoder, AudioPacket as AudioPacket
+from .edit_list import demuxer_options as demuxer_options
 from .gop_frames import DecoderConfig as DecoderConfig, GopDecoders as GopDecoders
 from .jpeg import JpegCoder as JpegCoder, jpeg_coder as jpeg_coder
 from .midway import FrameProperties as FrameProperties, HeldBackFrames as HeldBackFrames, properties_of as properties_of

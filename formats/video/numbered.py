@@ -20,6 +20,7 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.model import VideoFacts
+from vidprep.formats.video.edit_list import demuxer_options
 from vidprep.formats.video.pyav import demuxed, fraction, open_input, reason_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url
 
@@ -70,8 +71,11 @@ class NumberedFrames:
         on = None if self._hardware is None else HWAccel(self._hardware, allow_software_fallback=False)
         if not isinstance(self._source, str):
             self._source.seek(0)
+        options = READ_OPTIONS
+        if self._origin_pts < 0:  # a frame that begins before its edit
+            options = options | demuxer_options(self._path)
         try:
-            self._container = open_input(self._source, READ_OPTIONS, hwaccel=on, probes=self._probes or on is not None)
+            self._container = open_input(self._source, options, hwaccel=on, probes=self._probes or on is not None)
         except (AvError, OSError, ValueError) as error:
             if on is not None:
                 raise StoreError(

@@ -38,6 +38,7 @@ from vidprep.formats.moments import Pace
 from vidprep.formats.video.damage.log import DamageLog
 from vidprep.formats.video.damage.mp4_tables import has_dolby_colours, num_edits
 from vidprep.formats.video.damage.watch import INDEXED, DamageWatch
+from vidprep.formats.video.edit_list import EditedTimes, demuxer_options, why_not_followed
 from vidprep.formats.video.midway import HeldBackFrames, MidwayChanges
 from vidprep.formats.video.not_video import text_in_place, undecodable_tag, why_refused
 from vidprep.formats.video.picture_facts import cropping_of
@@ -142,6 +143,15 @@ class Source:
                     "is Dolby Vision whose colours (IPTPQc2) only Dolby's own decoders show; take a version in HDR10, HLG or SDR",
                     path=self.path,
                 )
+            self._edited = None
+            if self.info.format_name == "mov":
+                if what := why_not_followed(self.path, self._stream.id):
+                    raise RefusedError(
+                        f"its edit list {what}, which ffmpeg's readers do not show; save it without edits (ffmpeg -ignore_editlist 1 "
+                        "-i IN -c copy OUT keeps every picture), or export it again",
+                        path=self.path,
+                    )
+                self._edited = EditedTimes.of(self.path, self._stream.id)
             self._decoder = self._make_decoder(max_pixels, threads)
             self._held_back = HeldBackFrames(self.info.codec)
             self._midway = MidwayChanges(self.info.sample_aspect_ratio, self.info.codec)
@@ -188,7 +198,8 @@ class Source:
 
     def _open(self, max_pixels: int) -> InputContainer:
         try:
-            return open_input(file_url(self.path), READ_OPTIONS | {"max_pixels": str(max_pixels)})
+            options = READ_OPTIONS | demuxer_options(self.path) | {"max_pixels": str(max_pixels)}
+            return open_input(file_url(self.path), options)
         except (AvError, OSError, ValueError) as error:
             self._harvest()
             logged = "; ".join(self._damage_log.lines)
@@ -364,6 +375,12 @@ class Source:
             if self.info.rate_origin == "given":  # times follow from the number of a frame alone
                 packet.pts = packet.dts = None
                 packet.duration = self.info.usual_step
+            if (
+                self._edited
+                and packet.stream_index == self._stream.index
+                and (pts := self._edited.pts_of(packet)) is not None
+            ):
+                packet.pts = pts
             self._watch.see_packet(packet)
             if packet.stream_index != self._stream.index:
                 continue

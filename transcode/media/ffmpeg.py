@@ -27,7 +27,7 @@ from vidprep.formats.model import NO_CROPPING, VideoInfo, rescale
 from vidprep.formats.moments import file_time_base
 from vidprep.formats.profiles import CODECS, CONTAINERS
 from vidprep.formats.storage import DISK_FULL
-from vidprep.formats.video import READ_OPTIONS, file_url, open_video, time_base_of
+from vidprep.formats.video import READ_OPTIONS, demuxer_options, file_url, open_video, time_base_of
 from vidprep.transcode.media.ffmpeg_program import crops_for_containers
 from vidprep.transcode.media.frames import CODED_AS_FIELDS, DEINTERLACER, SourceFacts
 from vidprep.transcode.media.picture_filter import PictureFilter
@@ -106,7 +106,7 @@ def build_command(binary: str, source: str, partial: Path, stream: FrameStream, 
 
     options, info, output = settings.video.encoder, stream.info, stream.output
     box = CONTAINERS[options.container_name]
-    reading = _reading(binary, info, settings)
+    reading = _reading(binary, info, settings) | demuxer_options(source)
     writing: dict[str, object] = {
         # With two inputs, ffmpeg 5.1 does not copy the source's display matrix onto the rotated picture.
         "filter_complex": f"[0:{info.stream_index}]nullsink;[0:{info.stream_index}]{filter_chain(stream)}[made]",

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain, islice, repeat
+from operator import add
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ ONE_IN = 10
 # Frames that a decoder may hold back (max_dec_frame_buffering of H.264 and HEVC), and the one that is shown.
 MOST_REORDERED = 17
 MAX_SAMPLES = 1 << 24
+FIRST_FRAMES = 64
 
 
 def contradictions(path: str | Path, track_id: int) -> list[str]:
@@ -42,18 +44,18 @@ def contradictions(path: str | Path, track_id: int) -> list[str]:
     What is not understood is ignored. `lost_samples` tells whether a frame is lost.
     """
     with suppress(*NOT_UNDERSTOOD):
-        movie = _index_of(Path(path))
+        movie = index_of(Path(path))
         if movie.has(b"mvex"):
             return []
-        track = _track_of(movie, track_id)
-        return list(_overfull(track.one(b"mdia", b"minf", b"stbl"))) or list(_disagreeing(_Track(movie, track)))
+        track = track_of(movie, track_id)
+        return list(_overfull(track.one(b"mdia", b"minf", b"stbl"))) or list(_disagreeing(Track(movie, track)))
     return []
 
 
 def is_fragmented(path: str | Path) -> bool:
     """Return whether a file may have fragments, each with its own samples."""
     with suppress(*NOT_UNDERSTOOD):
-        return _index_of(Path(path)).has(b"mvex")
+        return index_of(Path(path)).has(b"mvex")
     return False
 
 
@@ -68,10 +70,10 @@ def lost_samples(path: str | Path, track_id: int, num_read: int, num_discarded: 
             fragment before.
     """
     with suppress(*NOT_UNDERSTOOD):
-        movie = _index_of(Path(path))
+        movie = index_of(Path(path))
         if movie.has(b"mvex"):
             return [f"{num_discarded} of its frames are earlier than the fragment before them"] if num_discarded else []
-        track = _Track(movie, _track_of(movie, track_id))
+        track = Track(movie, track_of(movie, track_id))
         num_read += track.num_empty
         if num_read >= track.num_samples or track.num_samples > MAX_SAMPLES or _counts(track) is not None:
             return []  # the last: what tables claim that contradict each other may not fit into memory
@@ -83,11 +85,11 @@ def lost_samples(path: str | Path, track_id: int, num_read: int, num_discarded: 
 def last_sample_end(path: str | Path) -> int | None:
     """Return the end of the last sample of all tracks, by the sample tables; None if they are not understood."""
     with suppress(*NOT_UNDERSTOOD):
-        return max(map(_sample_end, _index_of(Path(path)).all(b"trak")), default=0)
+        return max(map(_sample_end, index_of(Path(path)).all(b"trak")), default=0)
     return None
 
 
-def _sample_end(track: _Box) -> int:
+def _sample_end(track: Box) -> int:
     tables = track.one(b"mdia", b"minf", b"stbl")
     offsets = [
         at for (at,) in (tables.one(b"stco").rows("I") if tables.has(b"stco") else tables.one(b"co64").rows("Q"))
@@ -111,12 +113,12 @@ def _sample_end(track: _Box) -> int:
 def num_empty_samples(path: str | Path, track_id: int) -> int:
     """Return the number of samples without bytes in a track; each repeats the previous picture."""
     with suppress(*NOT_UNDERSTOOD):
-        tables = _track_of(_index_of(Path(path)), track_id).one(b"mdia", b"minf", b"stbl")
+        tables = track_of(index_of(Path(path)), track_id).one(b"mdia", b"minf", b"stbl")
         return _num_empty(tables)
     return 0
 
 
-def _num_empty(tables: _Box) -> int:
+def _num_empty(tables: Box) -> int:
     sizes = tables.one(b"stsz")
     each, count = sizes.numbers("II", 4)
     if each or count > MAX_SAMPLES:
@@ -127,7 +129,7 @@ def _num_empty(tables: _Box) -> int:
 def num_video_frames(path: str | Path, begin: int) -> int:
     """Return the number of video frames in the first index after a position; 0 if it is not understood."""
     with suppress(*NOT_UNDERSTOOD):
-        media = [track.one(b"mdia") for track in _index_of(Path(path), begin).all(b"trak")]
+        media = [track.one(b"mdia") for track in index_of(Path(path), begin).all(b"trak")]
         shown = [each for each in media if bytes(each.one(b"hdlr").data[8:12]) == b"vide"]
         return sum(each.one(b"minf", b"stbl", b"stsz").numbers("I", 8)[0] for each in shown)
     return 0
@@ -136,7 +138,7 @@ def num_video_frames(path: str | Path, begin: int) -> int:
 def num_edits(path: str | Path, track_id: int) -> int:
     """Return the number of media spans that a track displays; 0 if it displays everything."""
     with suppress(*NOT_UNDERSTOOD):
-        return sum(begin != NOTHING for _, begin in _edits_of(_track_of(_index_of(Path(path)), track_id)))
+        return sum(begin != NOTHING for _, begin in _edits_of(track_of(index_of(Path(path)), track_id)))
     return 0
 
 
@@ -147,28 +149,28 @@ def has_dolby_colours(path: str | Path, track_id: int) -> bool:
     Format, 3.1).
     """
     with suppress(*NOT_UNDERSTOOD):
-        described = _track_of(_index_of(Path(path)), track_id).one(b"mdia", b"minf", b"stbl", b"stsd").data
-        entry = _Box(described[8 + 8 + VISUAL_ENTRY_BYTES :])
+        described = track_of(index_of(Path(path)), track_id).one(b"mdia", b"minf", b"stbl", b"stsd").data
+        entry = Box(described[8 + 8 + VISUAL_ENTRY_BYTES :])
         return any(record.data[4] >> 4 == 0 for kind in (b"dvcC", b"dvvC") for record in entry.all(kind))
     return False
 
 
-class _Box(NamedTuple):
+class Box(NamedTuple):
     """Content of a box."""
 
     data: memoryview
 
-    def all(self, kind: bytes) -> Iterator[_Box]:
+    def all(self, kind: bytes) -> Iterator[Box]:
         at = 0
         while at + 8 <= len(self.data):
             size, found = struct.unpack_from(">I4s", self.data, at)
             if size < 8:
                 return
             if found == kind:
-                yield _Box(self.data[at + 8 : at + size])
+                yield Box(self.data[at + 8 : at + size])
             at += size
 
-    def one(self, *path: bytes) -> _Box:
+    def one(self, *path: bytes) -> Box:
         """Return the first box of a kind. Raises LookupError if it is missing."""
         box = self
         for kind in path:
@@ -194,7 +196,7 @@ class _Box(NamedTuple):
         return list(row.iter_unpack(self.data[8 : 8 + row.size * self.numbers("I", 4)[0]]))
 
 
-def _index_of(path: Path, begin: int = 0) -> _Box:
+def index_of(path: Path, begin: int = 0) -> Box:
     """Return the first moov box at or after the box at `begin`. Raises LookupError if there is none."""
     with open_regular(path) as file:
         file.seek(begin)
@@ -204,14 +206,14 @@ def _index_of(path: Path, begin: int = 0) -> _Box:
             if size == 1:
                 size, head = struct.unpack(">Q", file.read(8))[0], 16
             if kind == b"moov" and size <= MAX_INDEX_BYTES:
-                return _Box(memoryview(file.read(size - head if size else MAX_INDEX_BYTES)))
+                return Box(memoryview(file.read(size - head if size else MAX_INDEX_BYTES)))
             if size < head:
                 break
             file.seek(size - head, 1)
     raise LookupError("moov")
 
 
-def _track_of(movie: _Box, track_id: int) -> _Box:
+def track_of(movie: Box, track_id: int) -> Box:
     """Return the track with this id. Raises LookupError."""
     for track in movie.all(b"trak"):
         head = track.one(b"tkhd")
@@ -220,7 +222,7 @@ def _track_of(movie: _Box, track_id: int) -> _Box:
     raise LookupError(track_id)
 
 
-def _overfull(tables: _Box) -> Iterator[str]:
+def _overfull(tables: Box) -> Iterator[str]:
     for kind, (begin, size) in ROWS.items():
         for table in tables.all(kind):
             count = table.numbers("I", 4)[0]
@@ -228,10 +230,10 @@ def _overfull(tables: _Box) -> Iterator[str]:
                 yield f"its {kind.decode()} table claims {count} rows and has room for {(len(table.data) - begin) // size}"
 
 
-class _Track:
+class Track:
     """Sample tables of a track. Durations and times are in ticks of the media; durations of edits in ticks of the movie."""
 
-    def __init__(self, movie: _Box, track: _Box) -> None:
+    def __init__(self, movie: Box, track: Box) -> None:
         head = track.one(b"tkhd")
         self.duration = head.numbers("Q", 28)[0] if head.version else head.numbers("I", 20)[0]
         head = movie.one(b"mvhd")
@@ -242,11 +244,30 @@ class _Track:
         tables = track.one(b"mdia", b"minf", b"stbl")
         self.steps = tables.one(b"stts").rows("II")
         self.delays = tables.one(b"ctts").rows("Ii") if tables.has(b"ctts") else None
+        self._tables = tables
         self.chunks = tables.one(b"stsc").rows("III")
         self.num_chunks = tables.one(b"stco" if tables.has(b"stco") else b"co64").numbers("I", 4)[0]
         self.num_samples = tables.one(b"stsz").numbers("I", 8)[0]
         self.num_empty = _num_empty(tables)
         self.num_descriptions = tables.one(b"stsd").numbers("I", 4)[0]
+
+    @property
+    def offsets(self) -> Iterator[int]:
+        """Yield the position of each sample in the file, in decode order. Raises struct.error, LookupError."""
+        tables = self._tables
+        chunks = [
+            at for (at,) in (tables.one(b"stco").rows("I") if tables.has(b"stco") else tables.one(b"co64").rows("Q"))
+        ]
+        box = tables.one(b"stsz")
+        each = box.numbers("I", 4)[0]
+        sizes = iter([each] * self.num_samples if each else box.numbers(f"{self.num_samples}I", 12))
+        ends = [row[0] for row in self.chunks[1:]] + [len(chunks) + 1]
+        for (first, count, _), after in zip(self.chunks, ends, strict=True):
+            for at in chunks[first - 1 : after - 1]:
+                place = at
+                for size in islice(sizes, count):
+                    yield place
+                    place += size
 
     @property
     def is_edited_throughout(self) -> bool:
@@ -294,13 +315,24 @@ class _Track:
         begins = accumulate(_spread(self.steps), initial=0)
         return [begin + delay for begin, delay in zip(begins, self.delay, strict=False)]
 
+    @property
+    def first_shown(self) -> list[int]:
+        """Return the display times of the first frames, ascending."""
+        begins = accumulate(_values(self.steps), initial=0)
+        delays = repeat(0, self.num_samples) if self.delays is None else _values(self.delays)
+        return sorted(islice(map(add, begins, delays), FIRST_FRAMES))
+
+
+def _values(runs: Rows) -> Iterator[int]:
+    """Expand (count, value) pairs to values."""
+    return chain.from_iterable(repeat(value, count) for count, value in runs)
+
 
 def _spread(runs: Rows) -> list[int]:
-    """Expand (count, value) pairs to values."""
-    return list(chain.from_iterable(repeat(value, count) for count, value in runs))
+    return list(_values(runs))
 
 
-def _edits_of(track: _Box) -> Iterator[tuple[int, int]]:
+def _edits_of(track: Box) -> Iterator[tuple[int, int]]:
     """Yield (duration, start in the media) of each edit."""
     for box in (box for lists in track.all(b"edts") for box in lists.all(b"elst")):
         kinds, size = ("Qq", 20) if box.version else ("Ii", 12)
@@ -309,7 +341,7 @@ def _edits_of(track: _Box) -> Iterator[tuple[int, int]]:
             yield duration, begin
 
 
-def _disagreeing(track: _Track) -> Iterator[str]:
+def _disagreeing(track: Track) -> Iterator[str]:
     if differing := _counts(track):
         yield differing
     elif 0 < track.num_samples <= MAX_SAMPLES:
@@ -318,7 +350,7 @@ def _disagreeing(track: _Track) -> Iterator[str]:
             yield from _order(track)
 
 
-def _counts(track: _Track) -> str | None:
+def _counts(track: Track) -> str | None:
     counts = {"stsz": track.num_samples, "stts": sum(count for count, _ in track.steps)}
     if track.delays is not None:
         counts["ctts"] = sum(count for count, _ in track.delays)
@@ -334,7 +366,7 @@ def _counts(track: _Track) -> str | None:
     return None
 
 
-def _durations(track: _Track) -> Iterator[str]:
+def _durations(track: Track) -> Iterator[str]:
     known = track.media_duration not in UNKNOWN
     grid = track.step if track.num_irregular <= 1 else math.gcd(*(step for _, step in track.steps))
     total = sum(count * step for count, step in track.steps)
@@ -359,7 +391,7 @@ def _durations(track: _Track) -> Iterator[str]:
             yield f"an edit shows ticks {begin} to {float(last):.0f} of a media of {end}"
 
 
-def _order(track: _Track) -> Iterator[str]:
+def _order(track: Track) -> Iterator[str]:
     """Yield a line if a few display times are irregular while the others are regular."""
     count, shown, delays = track.num_samples, set(track.shown), sorted(track.delay)
     most = count // ONE_IN
