@@ -35,7 +35,7 @@ ONE_IN = 10
 # Frames that a decoder may hold back (max_dec_frame_buffering of H.264 and HEVC), and the one that is shown.
 MOST_REORDERED = 17
 MAX_SAMPLES = 1 << 24
-FIRST_FRAMES = 64
+FIRST_FRAMES, HALF = 64, Fraction(1, 2)
 
 
 def contradictions(path: str | Path, track_id: int) -> list[str]:
@@ -80,6 +80,38 @@ def lost_samples(path: str | Path, track_id: int, num_read: int, num_discarded: 
         if track.shows_all or not track.is_edited_throughout:
             return [f"{track.num_samples - num_read} of the {track.num_samples} frames in its index cannot be read"]
     return []
+
+
+def frames_left_out(path: str | Path, track_id: int, num_shown: int) -> list[str]:
+    """Return the frames of a track that are in the file and are not shown because of a table that is wrong, in a line.
+
+    A consistent edit list hides frames on purpose.
+
+    Args:
+        path: The file, which was read to its end.
+        track_id: Id of the video track.
+        num_shown: Packets that were read and are displayed.
+    """
+    with suppress(*NOT_UNDERSTOOD):
+        movie = index_of(Path(path))
+        if movie.has(b"mvex"):
+            return []
+        box = track_of(movie, track_id)
+        track = Track(movie, box)
+        if num_shown < track.num_samples - track.num_empty and (why := _why_left_out(track, box, num_shown)):
+            return [f"{num_shown} of the {track.num_samples} frames in its index are shown, because {why}"]
+    return []
+
+
+def _why_left_out(track: Track, box: Box, num_shown: int) -> str | None:
+    """Return which table is wrong, if fewer frames are shown than the edits ask for because of it."""
+    if why := next(_overfull(box.one(b"mdia", b"minf", b"stbl")), None) or _counts(track):
+        return why  # others may be shown than those that the edits ask for
+    if num_shown >= track.num_due - HALF or not 0 < track.num_samples <= MAX_SAMPLES:
+        return None
+    if track.delays is not None and (why := next(_order(track), None)):
+        return why
+    return next(_durations(track), None) if num_shown < track.num_due - 1 else None
 
 
 def last_sample_end(path: str | Path) -> int | None:
@@ -286,6 +318,20 @@ class Track:
             return not self.edits
         ((begin, end),) = spans
         return begin <= min(self.shown) and (end >= max(self.shown) or not end - begin)
+
+    @property
+    def num_due(self) -> Fraction:
+        """Number of frames that are shown in the time that headers claim, if they are equally far apart."""
+        empty = sum(length for length, begin in self.edits if begin == NOTHING)
+        edited = sum(length for length, begin in self.edits if begin != NOTHING)
+        claimed = max(0 if self.duration in UNKNOWN else self.duration - empty, edited)
+        total = sum(count * step for count, step in self.steps)
+        media = min(total, self.media_duration) if self.media_duration not in UNKNOWN else total
+        if not claimed or not media or not self.movie_rate:
+            return Fraction(self.num_samples)
+        return min(
+            Fraction(self.num_samples), Fraction(claimed * self.rate * self.num_samples, self.movie_rate * media)
+        )
 
     @cached_property
     def step(self) -> int:

@@ -23,6 +23,7 @@ from vidprep.formats.video.damage.log import CONTIGUOUS, MAX_STEP_SECONDS, Damag
 from vidprep.formats.video.damage.missing import MissingPackets
 from vidprep.formats.video.damage.mp4_tables import (
     contradictions,
+    frames_left_out,
     is_fragmented,
     last_sample_end,
     lost_samples,
@@ -128,6 +129,11 @@ class DamageWatch:
             return None, None
         return self._missing.found()
 
+    @cached_property
+    def _left_out(self) -> list[str]:
+        """Return the frames of an MP4 that a wrong table hides, in a line. Valid when the source was read to its end."""
+        return frames_left_out(self._path, self._stream.id, self._num_packets - self._num_discarded)
+
     @property
     def missing_frames(self) -> str | None:
         """Packets that are missing although no frame behind is known to be wrong; None if none are. Valid when reading stopped."""
@@ -176,6 +182,7 @@ class DamageWatch:
             found += self._other_parts()
         if name == "mov" and read_to_end:
             found += lost_samples(self._path, self._stream.id, self._num_packets, self._num_discarded)
+            found += self._left_out
         if read_to_end:
             found += parts_passed_over(self._path, name)
             found += second_file(self._path, name, self._last_byte_of_any)
@@ -206,7 +213,9 @@ class DamageWatch:
             read_to_end: See `damage`.
         """
         name = self._info.format_name
-        found = contradictions(self._path, self._stream.id) if name == "mov" else []
+        found = []
+        if name == "mov" and not (read_to_end and self._left_out):
+            found = contradictions(self._path, self._stream.id)
         if read_to_end and self._has_index_of_frames and not self._loses_its_end:
             found += self._missing_end or self._short_spans()
         if read_to_end:
@@ -275,8 +284,8 @@ class DamageWatch:
     def _spans(self) -> Iterator[tuple[float, float, float]]:
         """Yield (seconds that a header claims, seconds that the data has, tolerance in seconds)."""
         start = self._start_seconds
-        if self._info.format_name not in ("mpegts", "mpeg"):
-            start = max(0.0, start)  # the clock of those two wraps: packets before the wrap have negative times
+        if self._info.format_name not in ("mpegts", "mpeg", "mov"):
+            start = max(0.0, start)  # the clock of the first two wraps, and frames of MP4 may begin before their edit
         empty = self.empty_ticks_at_end * float(self._info.time_base)
         stream = self._stream.index
         own_end = self._ends.get(stream, 0.0) + empty

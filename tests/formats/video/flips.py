@@ -71,11 +71,16 @@ def boxes(data: bytes, begin: int = 0, end: int | None = None) -> Iterator[tuple
 @dataclass(frozen=True)
 class Reading:
     """frames: PTS in millionths of a second and checksum of each. told: what is said of damage, or why nothing could be read.
-    indexes: the numbers that frames have in the source."""
+    indexes: the numbers that frames have in the source. is_damaged: whether a loss is told, or nothing could be read."""
 
     frames: tuple[tuple[int, int], ...]
     told: str | None
     indexes: tuple[int, ...]
+    is_damaged: bool
+
+    def lacks(self, other: Reading) -> bool:
+        """Whether pictures of another reading are not among these."""
+        return bool(Counter(picture for _, picture in other.frames) - Counter(picture for _, picture in self.frames))
 
 
 def read(path: Path, cut: Cut = WHOLE) -> Reading:
@@ -87,10 +92,11 @@ def read(path: Path, cut: Cut = WHOLE) -> Reading:
                 frames.append((round(frame.pts * base * MANY), zlib.crc32(bytes(frame.frame.planes[0]))))
                 indexes.append(frame.index)
             to_end = cut.end_seconds is None
-            told = "; ".join([*source.damage(read_to_end=to_end), *source.contradictions(read_to_end=to_end)]) or None
+            damage = source.damage(read_to_end=to_end)
+            told = "; ".join([*damage, *source.contradictions(read_to_end=to_end)]) or None
     except VidprepError as error:
-        told = str(error)
-    return Reading(tuple(frames), told, tuple(indexes))
+        damage = [told := str(error)]
+    return Reading(tuple(frames), told, tuple(indexes), bool(damage))
 
 
 def flipped(data: bytes, byte: int, bit: int) -> bytes:
@@ -103,7 +109,7 @@ class Flip:
     box: str
     byte: int
     bit: int
-    made: str  # told, silent, or without effect
+    made: str  # told, silent, lost (pictures are, and only headers are told to differ), or without effect
 
     @property
     def field(self) -> str:
@@ -133,6 +139,8 @@ def flips(folder: Path, every: int = 1) -> Iterator[Flip]:
                 (folder / "flipped.mp4").write_bytes(flipped(data, byte, bit))
                 reading = read(folder / "flipped.mp4")
                 made = "told" if reading.told else "without effect" if reading.frames == whole.frames else "silent"
+                if made == "told" and reading.lacks(whole) and not reading.is_damaged:
+                    made = "lost"
                 yield Flip(clip.stem, box, byte - begin, bit, made)
 
 
@@ -140,7 +148,7 @@ def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         tried = list(flips(Path(name)))
-    print(*(flip for flip in tried if flip.made == "silent"), sep="\n")
+    print(*(flip for flip in tried if flip.made in ("silent", "lost")), sep="\n")
     print(f"{len(tried)} flips in {time.monotonic() - began:.0f} s: {dict(Counter(flip.made for flip in tried))}")
 
 
