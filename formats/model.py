@@ -136,6 +136,7 @@ class VideoInfo:
         has_alpha_layer: Whether a WebM file has a second layer for alpha
         cropping: Cropping by the container. Cropping by the codec is done by its decoder
         start_seconds: First timestamp of the container, in any of its streams; None if unknown
+        has_alpha_track: Whether another track holds the alpha
         has_unused_byte: Whether the fourth byte of each pixel has no meaning although libavcodec calls it alpha
         rate_origin: "guessed" for a raw stream that tells no rate, "given" if `frame_rate` is that of the caller; else ""
     """
@@ -157,6 +158,7 @@ class VideoInfo:
     cropping: Cropping = NO_CROPPING
     start_seconds: Fraction | None = None
     has_unused_byte: bool = False
+    has_alpha_track: bool = False
     rate_origin: str = ""
 
     @property

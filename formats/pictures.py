@@ -6,7 +6,7 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
@@ -17,6 +17,13 @@ from vidprep.formats.model import SourceState
 PICTURE_EXTENSIONS = frozenset(("jpg", "jpeg", "png", "bmp", "tif", "tiff", "webp"))
 SAME_KIND = {"jpeg": "jpg", "tiff": "tif"}
 # The last number of the name counts; one with a fraction is a time in seconds since 1970, as in 1305031102.175304.png.
+# Where that gives several series, a name may be a date with its time of day, or a time in seconds.
+DATED = re.compile(
+    r"(\D*)((?:19|20)\d\d[-_.]?(?:0[1-9]|1[0-2])[-_.]?(?:0[1-9]|[12]\d|3[01])[-_. T:hm\d]*\d)(\D*)\.([a-z]+)",
+    re.IGNORECASE,
+)
+SECONDS = re.compile(r"(\D*)(\d+\.\d+)(\D*)\.([a-z]+)", re.IGNORECASE)
+MOST_STEPS = 10  # usual steps between two times in seconds: cam0.0001 and cam1.0001 are no times
 NUMBERED = re.compile(r"(.*?)([0-9]{9,}\.[0-9]+|[0-9]+)([^0-9]*)\.([a-z]+)", re.IGNORECASE | re.DOTALL)
 SERIES_SHOWN = 3
 CHECKED = 10**6
@@ -86,10 +93,10 @@ def series_of(folder: str, files: Iterable[tuple[str, SourceState]]) -> PictureS
     names: dict[Decimal, str] = {}
     series: Counter[str] = Counter()
     size_bytes = mtime_ns = checksum = 0
-    for name, state in sorted(files):
-        found = NUMBERED.fullmatch(name)
-        assert found is not None
-        before, number, after, extension = found.groups()
+    listed = sorted(files)
+    times = _times([name for name, _ in listed])
+    for name, state in listed:
+        before, number, after, extension = times.get(name) or _parts(name)
         series[f"{before}*{after}.{_kind(extension)}"] += 1
         if (twin := names.setdefault(Decimal(number), name)) is not name and len(series) == 1:
             raise ReadError(f"two pictures have the number {number}: {twin} and {name}; remove one", path=folder)
@@ -110,8 +117,43 @@ def series_of(folder: str, files: Iterable[tuple[str, SourceState]]) -> PictureS
         folder,
         ordered,
         SourceState(size_bytes, mtime_ns - mtime_ns % CHECKED + checksum % CHECKED),
-        _gaps(numbers, ordered),
+        "" if times else _gaps(numbers, ordered),
     )
+
+
+Parts = tuple[str, str, str, str]  # of a name: what is before the number, the number, what is behind it, the extension
+
+
+def _parts(name: str) -> Parts:
+    found = NUMBERED.fullmatch(name)
+    assert found is not None
+    before, number, after, extension = found.groups()
+    return before, number, after, extension
+
+
+def _times(names: Sequence[str]) -> dict[str, Parts]:
+    """Return the parts of names that are times; nothing if their last numbers make one series, or the times make none."""
+    if len({(before, after) for before, _, after, _ in map(_parts, names)}) < 2:
+        return {}
+    return _named_by(DATED, names) or _named_by(SECONDS, names)
+
+
+def _named_by(pattern: re.Pattern[str], names: Sequence[str]) -> dict[str, Parts]:
+    """Return the parts of names of one kind of time; nothing if they are not alike."""
+    found: dict[str, Parts] = {}
+    for name in names:
+        if (match := pattern.fullmatch(name)) is None:
+            return {}
+        before, number, after, extension = match.groups()
+        found[name] = before, re.sub(r"\D", "", number) if pattern is DATED else number, after, extension
+    shapes = {
+        (before, after, len(number if pattern is DATED else number.partition(".")[2]))
+        for before, number, after, _ in found.values()
+    }
+    numbers = sorted(Decimal(number) for _, number, _, _ in found.values())
+    steps = sorted(later - one for one, later in pairwise(numbers))
+    is_even = pattern is DATED or steps[-1] <= MOST_STEPS * steps[len(steps) // 2]
+    return found if len(shapes) == 1 and is_even else {}
 
 
 def _kind(extension: str) -> str:

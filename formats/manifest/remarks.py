@@ -19,6 +19,7 @@ CODES = {
     "timestamps_guessed": "frames had no timestamp",
     "rate_guessed": "the raw stream stores no frame rate, and 25 was assumed",
     "pictures_missing": "numbers are missing in a folder of numbered pictures",
+    "pages_left_out": "TIFFs of a folder of pictures have several pages, and the first was taken",
     "timestamps_moved": "frames shared a timestamp, or were closer than the container can tell",
     "frames_left_out": "several frames shared a timestamp, and one of them was kept",
     "deinterlaced": "interlaced frames were deinterlaced",
@@ -27,10 +28,11 @@ CODES = {
     "tone_mapped": "HDR was tone-mapped to SDR",
     "hdr_metadata_ignored": "implausible mastering display or content light level",
     "alpha_composited": "transparent pictures were composited over black",
-    "alpha_ignored": "alpha was ignored because it would make every frame black",
+    "alpha_ignored": "alpha was ignored: it would make every frame black, or is a track of its own (AVIF)",
     "pixel_shape_ignored": "implausible sample aspect ratio",
     "display_matrix_ignored": "the display matrix contains more than right-angle rotations and flips",
     "cropping_ignored": "the container crops all of the picture",
+    "cropping_rounded": "the container crops an odd number of columns or lines, and the picture begins one earlier (a note)",
     "several_streams": "the best of several video streams was used",
     "several_views": "the base view of stereo or spatial video was used",
     "audio_left_out": "audio, or a part of it, was dropped",
@@ -45,7 +47,7 @@ CODES = {
     "not_enlarged": "smaller than requested, and not enlarged (a note)",
     "odd_size_cropped": "a line or column was cropped to make the size even (a note)",
 }
-NOTES = frozenset(("untagged_colours", "hdr_kept", "not_enlarged", "odd_size_cropped"))
+NOTES = frozenset(("untagged_colours", "hdr_kept", "not_enlarged", "odd_size_cropped", "cropping_rounded"))
 
 
 class Remark(str):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 IS_18 = int(av.__version__.split(".")[0]) < 19
 # AV_FRAME_DATA_VIEW_ID; PyAV 18 has no name for it.
 VIEW_ID = 29
+RESYNC_BYTES = 1 << 16  # where no packet of a transport stream begins in so many bytes, libavformat returns EAGAIN
 NO_DECODER = {"codec_whitelist": "none"}
 # PyAV 18 decodes metadata strictly by default; PyAV 19 has no such argument and never fails.
 _METADATA: dict[str, Any] = {"metadata_errors": "surrogateescape"} if IS_18 else {}
@@ -97,12 +98,19 @@ def demuxed(container: InputContainer, stream: Stream | None = None) -> Iterator
     Raises PyAV's errors and OSError. Where streams appear midway (a transport stream with a new program table) PyAV does not give their
     packets, and at the end it may look for them in its list: that IndexError is the end.
     """
-    packets = container.demux() if stream is None else container.demux(stream)
+    asked = () if stream is None else (stream,)
+    packets, num_resumed = container.demux(*asked), 0
     while True:
         try:
             packet = next(packets)
         except (StopIteration, IndexError):
             return
+        except BlockingIOError:  # the frame before comes first when it goes on
+            num_resumed += 1
+            if (num_resumed - 1) * RESYNC_BYTES > (container.size or 0):
+                raise
+            packets = container.demux(*asked)
+            continue
         if packet.size:
             yield packet
 

@@ -36,6 +36,7 @@ KEPT_PIXELS, KEPT_KINDS = 1 << 24, 16
 HD_LINES = 720
 # libswscale expands three bits to at most 252.
 SHORT_OF_WHITE, STRETCH = ("rgb8", "bgr8"), ("lutrgb", "r=val*255/252:g=val*255/252")
+LIMITED = 1  # range, as libavutil numbers it
 RGB, BT709, UNSPECIFIED, SMPTE170M, MATRICES = 0, 1, 2, 6, {1, *range(4, 18)}
 
 
@@ -137,7 +138,17 @@ class _Filters:
             "buffer",
             f"video_size={width}x{height}:pix_fmt={pixel_format}:time_base=1/1:pixel_aspect=1/1:colorspace={known}:range={range_}",
         )
-        filters = [("setparams", f"colorspace={matrix_of(frame)}:color_primaries=unknown:color_trc=unknown")]
+        filters = []
+        if (
+            pixel_format.startswith("yuvj") and range_ == LIMITED
+        ):  # H.264 from full to limited range: libswscale believes the format
+            plain = pixel_format.replace("yuvj", "yuv")
+            filters = [
+                ("scale", f"in_range=full:out_range=full:flags={EXACT}"),
+                ("format", plain),
+                ("setparams", "range=limited"),
+            ]
+        filters += [("setparams", f"colorspace={matrix_of(frame)}:color_primaries=unknown:color_trc=unknown")]
         scaled = f"flags={EXACT}" if size is None else f"w={size[1]}:h={size[0]}:flags={RESIZED}"
         if made == PACKED and (size is not None or not frame.format.is_rgb):
             filters += [("scale", scaled), ("format", PLANES)]

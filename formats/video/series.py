@@ -15,9 +15,9 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from vidprep.formats.errors import DiskFullError, ReadError, StorageError
+from vidprep.formats.errors import DiskFullError, ReadError, StorageError, count_of
 from vidprep.formats.pictures import PictureSeries
-from vidprep.formats.storage import is_disk_full
+from vidprep.formats.storage import is_disk_full, open_regular
 from vidprep.formats.video.pyav import open_output, reason_of, video_decoder
 
 DECODERS = {"jpg": "mjpeg", "png": "png", "bmp": "bmp", "tif": "tiff", "webp": "webp"}
@@ -25,7 +25,17 @@ DECODERS = {"jpg": "mjpeg", "png": "png", "bmp": "bmp", "tif": "tiff", "webp": "
 COPIED = {"jpg": "yuvj420p", "png": "rgb24", "tif": "rgb24"}
 ANY_SIZE = 16, 16
 TIFF_COMPRESSION, JPEG_INSIDE = 259, (6, 7)
+TIFF_SUBFILE, TIFF_REDUCED_OR_MASK, MAX_PAGES = 254, 1 | 4, 1 << 16
 MAX_PIXELS = 1 << 27
+# First bytes of the formats: a name may claim another one.
+BEGINNINGS = {
+    b"\xff\xd8\xff": "jpg",
+    b"\x89PNG": "png",
+    b"BM": "bmp",
+    b"II*\0": "tif",
+    b"MM\0*": "tif",
+    b"RIFF": "webp",
+}
 PLANAR = {"rgb24": "gbrp", "rgba": "gbrap"}
 UNREADABLE = b"\0"  # in place of an empty file: no decoder takes it, so that it is reported like any damaged frame
 
@@ -34,7 +44,7 @@ def decode_picture(path: str, extension: str) -> VideoFrame:
     """Decode a picture file; `extension` is one of DECODERS. Raises ReadError."""
     data = _bytes_of(path)
     try:
-        decoder = video_decoder(DECODERS[extension])
+        decoder = video_decoder(DECODERS[_kind_of(data, extension)])
         decoder.options = {"max_pixels": str(MAX_PIXELS)}
         frames = decoder.decode(Packet(data or UNREADABLE)) or decoder.decode(None)
     except (AvError, OSError, ValueError) as error:
@@ -57,7 +67,9 @@ def join_pictures(pictures: PictureSeries, rate: Fraction, path: Path) -> None:
         DiskFullError: The disk is full.
         StorageError: The file cannot be written.
     """
-    copies, width, height, as_rgb = pictures.extension in COPIED, *ANY_SIZE, "rgb24"
+    kinds = {_kind_of_file(each, pictures.extension) for each in pictures.paths}
+    kind = min(kinds) if len(kinds) == 1 else ""
+    copies, width, height, as_rgb = kind in COPIED, *ANY_SIZE, "rgb24"
     if not copies:
         first = _first_picture(pictures)
         width, height = first.width, first.height
@@ -65,10 +77,10 @@ def join_pictures(pictures: PictureSeries, rate: Fraction, path: Path) -> None:
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     try:
         with open_output(f"file:{partial}", format="mov", options={}) as container:
-            codec = DECODERS[pictures.extension] if copies else "png"
+            codec = DECODERS[kind] if copies else "png"
             stream = cast(VideoStream, container.add_stream(codec, rate=rate))
             stream.width, stream.height = width, height
-            stream.pix_fmt = COPIED.get(pictures.extension, as_rgb)
+            stream.pix_fmt = COPIED.get(kind, as_rgb)
             stream.time_base = 1 / rate
             for number, each in enumerate(pictures.paths):
                 data = _bytes_of(each) if copies else _as_png(each, pictures.extension, as_rgb)
@@ -87,6 +99,19 @@ def join_pictures(pictures: PictureSeries, rate: Fraction, path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
+def _kind_of(data: bytes, extension: str) -> str:
+    """Return the format of a picture by its first bytes; `extension` if they tell none."""
+    return next((kind for begin, kind in BEGINNINGS.items() if data.startswith(begin)), extension)
+
+
+def _kind_of_file(path: str, extension: str) -> str:
+    try:
+        with open_regular(path) as file:
+            return _kind_of(file.read(4), extension)
+    except OSError as error:
+        raise ReadError(f"cannot be read: {error.strerror}", path=path) from error
+
+
 def _refuse_jpeg_inside(data: bytes, path: str) -> None:
     """Raise ReadError for a TIFF whose data are JPEGs (TIFF 6.0, tag 259: 6 or 7), which libavcodec decodes to black."""
     order = {b"II": "<", b"MM": ">"}.get(data[:2])
@@ -101,6 +126,37 @@ def _refuse_jpeg_inside(data: bytes, path: str) -> None:
                 raise ReadError(
                     "is a TIFF with JPEG data, which is not decoded here; convert it to PNG or JPEG", path=path
                 )
+
+
+def pages_left_out(pictures: PictureSeries) -> str:
+    """Return a sentence if TIFFs of a series have several pages, of which the first is read; "" if none has."""
+    counts = [_num_pages(path) for path in pictures.paths] if pictures.extension == "tif" else []
+    if max(counts, default=0) < 2:
+        return ""
+    at = next(place for place, count in enumerate(counts) if count > 1)
+    total = sum(count > 1 for count in counts)
+    more = f", and {count_of(total - 1, 'more picture')} too" if total > 1 else ""
+    return f"{pictures.names[at]} has {counts[at]} pages, of which the first was taken{more}"
+
+
+def _num_pages(path: str) -> int:
+    """Return the number of full-size pages of a TIFF (TIFF 6.0, tag 254: bit 0 of others is a smaller copy, bit 2 a mask)."""
+    found = 0
+    with suppress(struct.error, OSError), open_regular(path) as file:
+        head = file.read(8)
+        order = {b"II": "<", b"MM": ">"}.get(head[:2])
+        if order is None:
+            return 0
+        (at,), seen = struct.unpack(f"{order}I", head[4:]), set[int]()
+        while at and at not in seen and len(seen) < MAX_PAGES:
+            seen.add(at)
+            file.seek(at)
+            (count,) = struct.unpack(f"{order}H", file.read(2))
+            entries = file.read(12 * count)
+            kinds = {tag: value for tag, _, _, value in struct.iter_unpack(f"{order}HHII", entries)}
+            found += not kinds.get(TIFF_SUBFILE, 0) & TIFF_REDUCED_OR_MASK
+            (at,) = struct.unpack(f"{order}I", file.read(4))
+    return found
 
 
 def _first_picture(pictures: PictureSeries) -> VideoFrame:

@@ -36,7 +36,7 @@ from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedE
 from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
 from vidprep.formats.moments import Pace
 from vidprep.formats.video.damage.log import DamageLog
-from vidprep.formats.video.damage.mp4_tables import has_dolby_colours, num_edits
+from vidprep.formats.video.damage.mp4_tables import has_alpha_track, has_dolby_colours, num_edits
 from vidprep.formats.video.damage.watch import INDEXED, DamageWatch
 from vidprep.formats.video.edit_list import EditedTimes, demuxer_options, why_not_followed
 from vidprep.formats.video.midway import HeldBackFrames, MidwayChanges
@@ -51,9 +51,10 @@ os.environ.setdefault("SVT_LOG", "1")
 
 DEMUXERS = (
     "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,mxf,ogg,yuv4mpegpipe,gif,apng,dv,rm,ivf,h264,hevc,obu,m4v,mjpeg,"
-    "jpeg_pipe,vc1,h263,nut,gxf,wtv,bink,smk,roq,cavsvideo,vvc,webp_anim"
+    "jpeg_pipe,vc1,h263,nut,gxf,wtv,bink,smk,roq,cavsvideo,vvc,webp_anim,dhav"
 )
 READ_OPTIONS = {"format_whitelist": DEMUXERS, "protocol_whitelist": "file"}
+UNKNOWN_LENGTH = (1 << 31) - 1  # so many frames, or 2^32 - 1, are in the header of an AVI that was never completed
 
 # Warning of H.264's decoder when it should forget pictures from before the first one that it decoded.
 MISSED_BEFORE = "mmco: unref short failure"
@@ -261,7 +262,9 @@ class Source:
         name = self._container.format.name.split(",")[0]
         codec = context.codec.canonical_name if hasattr(context.codec, "canonical_name") else context.codec.name
         alpha = stream.metadata.get("alpha_mode") == "1" and codec in ALPHA_DECODERS
-        duration = self._container.duration
+        duration, num_frames = self._container.duration, stream.frames
+        if name == "avi" and num_frames >= UNKNOWN_LENGTH:
+            duration, num_frames = None, 0
         rate, origin = fraction(stream.average_rate) or fraction(stream.guessed_rate), ""
         if name in RAW_STREAMS and raw_rate is not None:
             rate, origin = raw_rate, "given"
@@ -280,9 +283,10 @@ class Source:
             frame_rate=rate,
             sample_aspect_ratio=fraction(stream.sample_aspect_ratio) or Fraction(1),
             duration_seconds=duration / av.time_base if duration and duration > 0 else None,
-            num_frames=stream.frames,
+            num_frames=num_frames,
             has_alpha_layer=alpha,
             cropping=cropping_of(stream) if name in INDEXED else NO_CROPPING,
+            has_alpha_track=name == "mov" and has_alpha_track(self.path),
             has_unused_byte=codec == "rawvideo" and context.codec_tag == BI_RGB,
             start_seconds=None if (begin := self._container.start_time) is None else Fraction(begin, av.time_base),
             rate_origin=origin,

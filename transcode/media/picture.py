@@ -228,6 +228,9 @@ def plan_picture(
     warnings += _depth_reduced(source.pixel_format, pixel_format, settings)
     if like is not None:
         colour_out = like.colour
+        tone_map = colour_out.transfer != colour_in.transfer and not HDR_TRANSFERS.keys().isdisjoint(
+            (colour_in.transfer, colour_out.transfer)
+        )
     shape = Shape.of(
         source,
         settings.scale,
@@ -239,6 +242,7 @@ def plan_picture(
 
     chain = _Chain(source, settings, pixel_format, colour_in)
     chain.replace_invalid_tags(tone_map=tone_map)
+    chain.use_own_range()
     chain.crop_as_the_container_says()
     chain.widen_few_bits()
     chain.put_alpha_over_black()
@@ -296,6 +300,16 @@ class _Chain:
             self.filters += _without(source.light if is_steady else NO_HDR_METADATA)
         if is_refused(source.tagged):
             self.filters.append(("setparams", tags_for_scaling(self.colour, is_rgb=source.is_rgb)))
+
+    def use_own_range(self) -> None:
+        """Turn a full-range pixel format whose frames are tagged as limited range into the plain one, without a change of values.
+
+        libavcodec's H.264 decoder keeps the format when a stream changes from full to limited range.
+        """
+        if self.picture.startswith("yuvj") and self._source.is_tagged_limited:
+            same = replace(self.colour, full_range=True)
+            self._scale_to(self._source.stored, same, same, self.picture.replace("yuvj", "yuv"))
+            self.filters.append(("setparams", "range=limited"))
 
     def crop_as_the_container_says(self) -> None:
         crop = self._source.cropping
@@ -358,7 +372,7 @@ class _Chain:
         if converts:
             picture = picture.replace("yuvj", "yuv")
         if self.size != size or self.picture != picture or tone_map or not alike(self.colour, colour):
-            transfers = self._begin_tone_map(size) if tone_map else ""
+            transfers = self._begin_tone_map(size, colour) if tone_map else ""
             precise = self._pixel_format == "rgb24" or (self._is_jpeg and not self._yuv_in)
             self._scale_to(size, self.colour, colour, picture, "+full_chroma_int+full_chroma_inp" * precise, transfers)
             self.filters += _without(NO_HDR_METADATA) if tone_map else []
@@ -381,11 +395,17 @@ class _Chain:
         known = {self.colour.matrix, colour_out.matrix} <= CONVERTER_NAMES.keys()
         return known and self.colour.matrix != colour_out.matrix and self._pixel_format in CONVERTED
 
-    def _begin_tone_map(self, size: FrameSize) -> str:
+    def _begin_tone_map(self, size: FrameSize, colour_out: Colour) -> str:
         """Scale before tone mapping, which is by far the most expensive step. Return options for the next `scale`."""
         self._scale_to(size, self.colour, self.colour, self.picture)
-        name = HDR_TRANSFERS[self._source.tagged.transfer][0]
-        return f":in_primaries=bt2020:out_primaries=bt709:in_transfer={name}:out_transfer=bt709:intent=perceptual"
+        sides = zip(("in", "out"), (self.colour, colour_out), strict=True)
+        spaces = (
+            f"{side}_primaries={'bt2020' if (hdr := HDR_TRANSFERS.get(colour.transfer)) else 'bt709'}"
+            f":{side}_transfer={hdr[0] if hdr else 'bt709'}"
+            for side, colour in sides
+        )
+        intent = "relative_colorimetric" if colour_out.transfer in HDR_TRANSFERS else "perceptual"
+        return f":{':'.join(spaces)}:intent={intent}"
 
     def fit(self, shape: Shape) -> None:
         """Crop what is too large, and pad with black."""
@@ -426,6 +446,7 @@ def _convert(colour_in: Colour, colour_out: Colour, pixel_format: str) -> tuple[
     """Return filters that change matrix and range by libavfilter's colorspace, exact to half a level; primaries and
     transfer are kept.
     """
+    pixel_format = pixel_format.removesuffix("le")  # as `colorspace` names them
     spaces = [CONVERTER_NAMES[colour.matrix] for colour in (colour_in, colour_out)]
     ranges = ["pc" if colour.full_range else "tv" for colour in (colour_in, colour_out)]
     return "colorspace", (

@@ -35,6 +35,7 @@ from vidprep.formats.video import (
     is_one_of_views,
     plane_lines,
     properties_of,
+    rounded_crop,
     turn_of,
 )
 from vidprep.transcode.settings import Limits, RunSettings
@@ -195,6 +196,15 @@ def describe(frame: VideoFrame, info: VideoInfo, *, ignores_alpha: bool = False)
     if crop.left + crop.right >= stored.width or crop.top + crop.bottom >= stored.height:
         warnings.append(Remark("cropping_ignored", f"the container crops all of {stored}; not followed"))
         crop = NO_CROPPING
+    rounded = rounded_crop(crop, frame)
+    if (rounded.left, rounded.top) != (crop.left, crop.top) and rounded != NO_CROPPING:
+        warnings.append(
+            Remark(
+                "cropping_rounded",
+                f"the container crops {crop.left} columns on the left and {crop.top} lines at the top, {rounded.left} and "
+                f"{rounded.top} were: neighbouring pixels share one sample of colour",
+            )
+        )
     light, doubts = hdr_metadata_of(frame) if is_hdr(frame) else (NO_HDR_METADATA, [])
     warnings += doubts
     return SourcePicture(
@@ -229,7 +239,7 @@ def input_colour(source: SourcePicture, warnings: list[Remark]) -> Colour:
         if matrix in MATRICES and not is_grey:
             raise PictureError(f"its colour matrix (H.273 code {matrix}) cannot be converted")
         matrix = guess
-    if source.pixel_format.startswith("yuvj") or (source.codec in STILL_IMAGE_CODECS and not source.is_tagged_limited):
+    if not source.is_tagged_limited and (source.pixel_format.startswith("yuvj") or source.codec in STILL_IMAGE_CODECS):
         full = True
     family = {BT709: BT709, BT2020: BT2020, SMPTE240M: SMPTE240M, BT470BG: BT470BG}.get(matrix, SMPTE170M)
     primaries, transfer = tagged.primaries, tagged.transfer

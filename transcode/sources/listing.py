@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import ReadError, SettingsError, SourceError, count_of
 from vidprep.formats.model import SourceState
-from vidprep.formats.pictures import is_numbered_picture, series_of
+from vidprep.formats.pictures import PICTURE_EXTENSIONS, is_numbered_picture, series_of
 from vidprep.transcode.sources.outputs import STATE_DIR, check_outputs
 from vidprep.transcode.sources.robot import episode_table, is_robot_dataset
 from vidprep.transcode.sources.scratch import list_remote
@@ -31,6 +31,7 @@ from vidprep.transcode.sources.search import Identity, MissingFile, SourceSearch
 from vidprep.transcode.sources.table_rows import IN_MEMORY, read_table
 from vidprep.transcode.sources.tables import (
     READERS,
+    STILL_OR_ANIMATED,
     VIDEO_EXTENSIONS,
     SourceTable,
     is_animated,
@@ -118,6 +119,7 @@ def _groups(
 
 
 PICTURE = "a numbered picture, which --source-fps would take"
+PICTURE_UNNUMBERED = "a picture without a number"
 PICTURE_BESIDE = "a numbered picture beside videos"
 NOT_LISTED = "folder cannot be listed"
 
@@ -210,8 +212,10 @@ def _why_ignored(
     is_video = extension in VIDEO_EXTENSIONS
     identity = None
     try:
-        if extension == "webp" and entry.is_file() and not (is_video := is_animated(entry.path)):
+        if extension in STILL_OR_ANIMATED and entry.is_file() and not (is_video := is_animated(entry.path)):
             return "a still picture"
+        if extension in PICTURE_EXTENSIONS and not is_video and entry.is_file():
+            return PICTURE_UNNUMBERED
         if not is_video and entry.is_file(follow_symlinks=False):
             return "unknown extension"
         is_folder, identity = entry.is_dir(), identity_of(entry.stat())

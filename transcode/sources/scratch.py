@@ -31,7 +31,7 @@ from vidprep.formats.errors import (
 )
 from vidprep.formats.manifest import Remark
 from vidprep.formats.model import SourceState
-from vidprep.formats.pictures import list_pictures
+from vidprep.formats.pictures import PICTURE_EXTENSIONS, list_pictures
 from vidprep.formats.processes import ProcessId
 from vidprep.formats.storage import ObjectStorage, is_url, read_json, split_url
 from vidprep.transcode.sources.outputs import STATE_DIR
@@ -111,8 +111,9 @@ def _why_ignored(search: SourceSearch, path: str, relative: str) -> str | None:
         return "hidden name"
     if any(search.excludes("/".join(folders[: n + 1]), folder) for n, folder in enumerate(folders)):
         return "excluded"
-    if PurePosixPath(name).suffix.lower().removeprefix(".") not in VIDEO_EXTENSIONS:
-        return "unknown extension"
+    extension = PurePosixPath(name).suffix.lower().removeprefix(".")
+    if extension not in VIDEO_EXTENSIONS:
+        return "a picture" if extension in PICTURE_EXTENSIONS else "unknown extension"
     return search.why_left_out(relative, name)
 
 
@@ -160,12 +161,15 @@ def _join_pictures(unit: Unit, path: Path, source_rate: Fraction | None) -> None
 
 
 def remarks_on_pictures(unit: Unit) -> list[Remark]:
-    """Return a remark if numbers are missing in a folder of pictures."""
+    """Return remarks if numbers are missing in a folder of pictures, or its TIFFs have several pages."""
+    from vidprep.formats.video import pages_left_out  # PyAV
+
     try:
-        gaps = list_pictures(unit.path).gaps
+        pictures = list_pictures(unit.path)
     except ReadError:
         return []
-    return [Remark("pictures_missing", gaps)] if gaps else []
+    found = {"pictures_missing": pictures.gaps, "pages_left_out": pages_left_out(pictures)}
+    return [Remark(code, text) for code, text in found.items() if text]
 
 
 @lru_cache(maxsize=64)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.parquet import FileMetaData
 
+STILL_OR_ANIMATED = frozenset(("webp", "avif"))  # extensions of both
+BRANDS_BYTES = 128
 KEYS = ("path", "id")
 MAX_ROWS, MAX_COLUMNS, MAX_NESTED, MAX_BYTES = 20_000_000, 10_000, 50_000_000, 4 << 30
 STAYS_TEXT = frozenset(("path", "id", "start", "end"))
@@ -40,12 +42,15 @@ TableRow = dict[str, object]
 
 
 def is_animated(path: str) -> bool:
-    """Return whether a WebP file declares that it is animated; most are still pictures, which are not sources."""
+    """Return whether a WebP or AVIF file declares that it is animated; most are still pictures, which are not sources."""
     try:
         with open_regular(path) as file:
-            head = file.read(21)
+            head = file.read(BRANDS_BYTES)
     except OSError:
         return False
+    if head[4:8] == b"ftyp":
+        return b"avis" in head[8 : int.from_bytes(head[:4])]  # brand of an image sequence (AV1 Image File Format, 6.3)
+    head = head[:21]
     return head[:4] == b"RIFF" and head[8:16] == b"WEBPVP8X" and len(head) == 21 and bool(head[20] & 2)
 
 

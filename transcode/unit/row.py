@@ -203,6 +203,8 @@ def remarks(made: Outcome, stream: FrameStream) -> list[Remark]:
         )
     if made.shows_through:
         warnings.append(Remark("alpha_composited", "alpha composited over black"))
+    if stream.info.has_alpha_track:
+        warnings.append(Remark("alpha_ignored", "its alpha is a track of its own, and was not composited"))
     if picture_filter.ignored_alpha:
         warnings.append(Remark("alpha_ignored", "its alpha would make every frame black; shown without it"))
     if picture_filter.num_changes:

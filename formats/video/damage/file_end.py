@@ -176,11 +176,12 @@ def _tail(file: BinaryIO, size: int, length: int = TAIL_BYTES) -> bytes:
 
 def _boxes(file: BinaryIO, size: int) -> Iterator[str]:
     """Check the boxes of ISO base media and QuickTime (ISO/IEC 14496-12, 4.2)."""
-    at, is_fragmented = 0, False
+    at, is_fragmented, num_fragments = 0, False, 0
     while at + 8 <= size:
         file.seek(at)
         header = file.read(16)
         length, kind = struct.unpack(">I4s", header[:8])
+        num_fragments += kind == b"moof"
         if length == 1 and len(header) == 16:
             length = struct.unpack(">Q", header[8:])[0]
         if kind == b"moof":
@@ -188,6 +189,11 @@ def _boxes(file: BinaryIO, size: int) -> Iterator[str]:
             file.seek(at + 8)
             if wrong := _wrong_boxes(file.read(min(length - 8, MOST_FRAGMENT_BYTES))):
                 yield f"its fragment at byte {at} holds {wrong}"
+                return
+        if kind == b"mfra" and 8 <= length <= MOST_FRAGMENT_BYTES:
+            file.seek(at + 8)
+            if (lost := _num_listed(file.read(length - 8)) - num_fragments) > 0:
+                yield f"cut short: {lost} of the {lost + num_fragments} fragments in its index are missing"
                 return
         if kind not in BOXES or length < 8:
             if is_fragmented and not kind.isalnum() and any(_tail(file, size, min(size - at, TAIL_BYTES))):
@@ -218,6 +224,23 @@ def _wrong_boxes(data: bytes) -> str | None:
     return None
 
 
+def _num_listed(data: bytes) -> int:
+    """Return the number of fragments that a table of random access points names (ISO/IEC 14496-12, 8.8.10): most of any track."""
+    at = most = 0
+    while at + 24 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if length < 8:
+            break
+        if kind == b"tfra":
+            sizes, count = struct.unpack_from(">II", data, at + 16)
+            times = ">8xQ" if data[at + 8] else ">4xI"
+            row = struct.calcsize(times) + sum((sizes >> shift & 3) + 1 for shift in (4, 2, 0))
+            begins = range(at + 24, min(at + length, len(data)) - row + 1, row)[:count]
+            most = max(most, len({struct.unpack_from(times, data, begin) for begin in begins}))
+        at += length
+    return most
+
+
 def _ebml_number(file: BinaryIO, *, keep_marker: bool) -> int | None:
     """Return a variable-length integer (RFC 8794, 4); None at the end of the file, and for an unknown size."""
     first = file.read(1)
@@ -243,9 +266,11 @@ def segment_end(file: BinaryIO) -> int | None:
 
 def _segment(file: BinaryIO, size: int) -> Iterator[str]:
     """Check the elements of a Matroska or WebM segment (RFC 9559, 5.1), up to a cluster of unknown size."""
-    end = size
+    end, end_of_segment = size, None
     while file.tell() < end:
         begin = file.tell()
+        if begin == end_of_segment and not _begins_element(file):
+            return
         kind, length = _ebml_number(file, keep_marker=True), _ebml_number(file, keep_marker=False)
         at = file.tell()
         if kind is None and any(_tail(file, size, min(size - begin, TAIL_BYTES))):
@@ -256,6 +281,7 @@ def _segment(file: BinaryIO, size: int) -> Iterator[str]:
             if length is not None and at + length > size:
                 yield _short("its segment", at + length, size)
                 return
+            end_of_segment = None if length is None else at + length
             continue
         if kind not in EBML_ELEMENTS:
             yield f"the element at byte {begin} of {size} is not defined by Matroska"
@@ -264,6 +290,23 @@ def _segment(file: BinaryIO, size: int) -> Iterator[str]:
             yield _short("its last element", at + length, size)
             return
         file.seek(at + (length or 0))
+
+
+def _begins_element(file: BinaryIO) -> bool:
+    """Return whether an element of Matroska begins here; the position stays."""
+    begin = file.tell()
+    kind = _ebml_number(file, keep_marker=True)
+    file.seek(begin)
+    return kind in EBML_ELEMENTS or kind == EBML_SEGMENT
+
+
+def _behind_segment(file: BinaryIO, size: int) -> int | None:
+    """Return where bytes begin behind a Matroska segment that are no element."""
+    end = segment_end(file)
+    if end is None or end >= size:
+        return None
+    file.seek(end)
+    return None if _begins_element(file) else end
 
 
 def _riff(file: BinaryIO, size: int) -> Iterator[str]:
@@ -309,10 +352,12 @@ def _flv(file: BinaryIO, size: int) -> Iterator[str]:
     at = int.from_bytes(file.read(4), "big") + 4
     while at + 11 <= size:
         file.seek(at)
-        header = file.read(4)
-        if header[0] & 0x1F not in (8, 9, 18):
+        header = file.read(11)
+        end = at + 11 + int.from_bytes(header[1:4], "big")
+        if header[0] & 0x1F not in (8, 9, 18) or (
+            end > size and any(header[8:])
+        ):  # the last three are zeros in each tag
             return
-        end = at + 11 + int.from_bytes(header[1:], "big")
         if end > size:
             yield _short("its last tag", end, size)
             return
@@ -330,7 +375,8 @@ def _program_stream(file: BinaryIO, size: int) -> Iterator[str]:
         if code == b"\0\0\1\xb9":
             return
         if len(code) < 4 or code[:3] != b"\0\0\1" or code[3] < 0xB9:
-            yield "cut short: it does not end with a whole packet"
+            if not _is_foreign(tail[at:]):
+                yield "cut short: it does not end with a whole packet"
             return
         if code[3] == 0xBA:
             mark = tail[at + 4 : at + 14]
@@ -344,6 +390,39 @@ def _program_stream(file: BinaryIO, size: int) -> Iterator[str]:
         if len(length) < 2 or at > size - max(0, size - TAIL_BYTES):
             yield "cut short: it ends inside a packet"
             return
+
+
+def _is_foreign(rest: bytes) -> bool:
+    """Return whether bytes behind a whole packet belong to no packet, nor to one whose start code is damaged."""
+    return len(rest) > 6 and b"\0\0\1" not in rest and 6 + int.from_bytes(rest[4:6], "big") != len(rest)
+
+
+def _behind_packs(file: BinaryIO, size: int) -> int | None:
+    """Return where bytes begin behind the last pack of a program stream that belong to no packet."""
+    tail = _tail(file, size)
+    at = tail.rfind(b"\0\0\1\xba")
+    while 0 <= at < len(tail) and tail[at : at + 3] == b"\0\0\1" and tail[at + 3] > 0xB9:
+        if tail[at + 3] == 0xBA:
+            mark = tail[at + 4 : at + 14]
+            at += 14 + (mark[9] & 7) if mark[0] >> 6 == 1 else 12
+        else:
+            at += 6 + int.from_bytes(tail[at + 4 : at + 6], "big")
+    return max(0, size - TAIL_BYTES) + at if 0 <= at < len(tail) and _is_foreign(tail[at:]) else None
+
+
+def _behind_tags(file: BinaryIO, size: int) -> int | None:
+    """Return where bytes begin behind the tags of an FLV."""
+    file.seek(5)
+    at = int.from_bytes(file.read(4), "big") + 4
+    while at + 15 <= size:
+        file.seek(at)
+        header = file.read(11)
+        length = 11 + int.from_bytes(header[1:4], "big")
+        file.seek(at + length)
+        if int.from_bytes(file.read(4), "big") not in (0, length) or header[0] & 0x1F not in (8, 9, 15, 18):
+            return at
+        at += length + 4
+    return None
 
 
 def _ogg(file: BinaryIO, size: int) -> Iterator[str]:
@@ -452,4 +531,11 @@ CHECKS: dict[str, Callable[[BinaryIO, int], Iterator[str]]] = {
     "ogg": _ogg,
     "rm": _real_media,
     "gif": _gif,
+}
+
+# Where bytes begin that belong to no part of a file, for formats of which libavformat ignores them.
+ENDS: dict[str, Callable[[BinaryIO, int], int | None]] = {
+    "matroska": _behind_segment,
+    "mpeg": _behind_packs,
+    "flv": _behind_tags,
 }

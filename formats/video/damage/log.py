@@ -58,6 +58,8 @@ MIN_STEP_SECONDS = 0.04  # some headers claim 1000 fps
 MAX_STEP_SECONDS = 0.1
 MAX_TOLERANCE_SECONDS = 0.5
 MARKED = "Packet corrupt (stream"
+# Packets of a transport stream that do not begin where they should, which vidprep counts itself.
+OUT_OF_PLACE = ("max resync size reached", "changing packet size to")
 GUESSED_DURATION = r"estimating duration from bitrate"
 
 # Guesses, odd but complete headers, features that are not read, and timestamps, which are held by their own rules.
@@ -81,6 +83,8 @@ HARMLESS = re.compile(
             r"edit list|editlist",
             r"packed b-frames",
             r"dolby vision",
+            r"multiple scalability types|unknown profile bitstream",  # HEVC with an alpha layer
+            r"packet mismatch 0 11 ",  # FLV: zeros behind a tag, which the walk over its tags counts unless the file ends in them
             r"increasing reorder buffer",
             r"parser not found",
             r"pixel format used|deprecated",
@@ -140,7 +144,7 @@ class DamageLog:
             self.duration_is_guessed |= GUESSED_DURATION in line.lower()
             if not line or name in others or HARMLESS.search(line):
                 continue
-            if line.startswith(MARKED) and not self.counts_marks:
+            if line.startswith((MARKED, *OUT_OF_PLACE)) and not self.counts_marks:
                 continue
             if own is not None and name not in own and level > av.logging.ERROR:
                 continue

@@ -27,6 +27,7 @@ NOT_UNDERSTOOD = OSError, struct.error, LookupError, ValueError, ArithmeticError
 MAX_INDEX_BYTES = 1 << 30
 UNKNOWN = {0, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF}
 VISUAL_ENTRY_BYTES = 78  # size of the fields before its boxes (ISO/IEC 14496-12, 12.1.3)
+ALPHA = b":auxiliary:alpha\0"  # end of the URN in `auxi`
 NOTHING = -1  # the media time of an edit that shows nothing
 # Position of a table's rows, and size of a row.
 ROWS = {b"stts": (8, 8), b"ctts": (8, 8), b"stsc": (8, 12), b"stco": (8, 4), b"co64": (8, 8), b"stss": (8, 4)}
@@ -172,6 +173,14 @@ def num_edits(path: str | Path, track_id: int) -> int:
     with suppress(*NOT_UNDERSTOOD):
         return sum(begin != NOTHING for _, begin in _edits_of(track_of(index_of(Path(path)), track_id)))
     return 0
+
+
+def has_alpha_track(path: str | Path) -> bool:
+    """Return whether a track holds the alpha of another, as in animated AVIF (ISO/IEC 23008-12, 7.5.3.1)."""
+    with suppress(*NOT_UNDERSTOOD):
+        media = [track.one(b"mdia") for track in index_of(Path(path)).all(b"trak")]
+        return any(bytes(each.one(b"hdlr").data[8:12]) == b"auxv" and ALPHA in bytes(each.data) for each in media)
+    return False
 
 
 def has_dolby_colours(path: str | Path, track_id: int) -> bool:

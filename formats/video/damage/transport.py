@@ -30,6 +30,7 @@ SYNC = 0x47
 HEAD_BYTES = 1 << 16
 PACKETS_AT_ONCE = 1 << 16
 GRID_MARKS = 8  # one of them may be damaged
+SURE_MARKS = 3  # other bytes look like so many packets in a row once in 16 million places
 PROGRAM_TABLE, PROGRAM_LIST, PROGRAM_MAP = 0, 0, 2  # a PID, and kinds of tables
 TRANSPORT_ERROR, UNIT_START, ADAPTATION_FIELD, PAYLOAD = 0x80, 0x40, 0x20, 0x10
 RANDOM_ACCESS, DISCONTINUITY, PRIORITY, CLOCK = 0x40, 0x80, 0x20, 0x10  # flags of an adaptation field
@@ -77,6 +78,8 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
     num_packets, left = divmod(num_bytes, grid.length)
     if zeros and left:  # the payload of the last packet may end in zeros
         num_packets, left = min(num_packets + 1, (len(data) - grid.offset) // grid.length), 0
+    if left and (end := _foreign_from(data, grid, num_packets)) is not None:
+        num_packets, left = end, 0
     if left:
         yield f"cut short: its last packet has {left} of {grid.length} bytes"
     packets = data[grid.offset : grid.offset + num_packets * grid.length].reshape(num_packets, grid.length)
@@ -124,6 +127,39 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
         yield f"{count_of(odd_stuffing, 'packet')} padded with other bytes than padding"
     if without_start:
         yield f"{without_start} of its packets do not begin a frame as they say"
+
+
+def packets_end(path: str | Path) -> int | None:
+    """Return where bytes begin behind the packets that are none; None if there are none, or only zeros."""
+    import numpy as np
+
+    with open_regular(path) as file:
+        grid = _grid(file.read(HEAD_BYTES))
+    if grid is None:
+        return None
+    data = np.memmap(path, np.uint8, "r")
+    num_packets, left = divmod(len(data) - grid.offset, grid.length)
+    end = _foreign_from(data, grid, num_packets) if left else None
+    return None if end is None else grid.offset + end * grid.length
+
+
+def _foreign_from(data: Bytes, grid: Grid, num_packets: int) -> int | None:
+    """Return the number of packets before bytes that are none, at the end of a file that does not end with a whole packet.
+
+    None if it is cut short, or if packets follow in other places, between which bytes are missing.
+    """
+    marks = data[grid.offset + grid.prefix :: grid.length] == SYNC
+    end = num_packets
+    while end > SURE_MARKS and not marks[end - SURE_MARKS : end].all():
+        end -= 1
+    if end == len(marks) or marks[end]:
+        return None
+    rest = data[grid.offset + end * grid.length + grid.prefix :] == SYNC
+    runs = rest.copy()
+    for number in range(1, SURE_MARKS + 1):
+        runs = runs[: -grid.length] & rest[number * grid.length :] if len(rest) > number * grid.length else runs[:0]
+    ends_whole = bool(data[grid.prefix - grid.length] == SYNC)
+    return None if ends_whole or runs.any() else end
 
 
 def _odd_stuffing(packets: Bytes, field_bytes: Numbers, field_flags: Numbers) -> int:

@@ -21,8 +21,16 @@ from typing import NamedTuple
 
 from vidprep.formats.errors import count_of
 from vidprep.formats.storage import open_regular
-from vidprep.formats.video.damage.file_end import ASF_FILE_PROPERTIES, BOXES, EBML_ELEMENTS, EBML_SEGMENT, segment_end
+from vidprep.formats.video.damage.file_end import (
+    ASF_FILE_PROPERTIES,
+    BOXES,
+    EBML_ELEMENTS,
+    EBML_SEGMENT,
+    ENDS,
+    segment_end,
+)
 from vidprep.formats.video.damage.mp4_tables import NOT_UNDERSTOOD, num_video_frames
+from vidprep.formats.video.damage.transport import packets_end
 from vidprep.formats.video.picture_facts import elements
 
 # First bytes of the formats, by libavformat's name, of which only the first file is read.
@@ -42,6 +50,7 @@ AVI_VIDEO = re.compile(rb"strh....vids.*?strf....", re.DOTALL)
 MOST_TRACKS_BYTES = 1 << 16  # from a file's header to its tracks
 PNG_END = re.compile(rb"\0\0\0\0IEND\xaeB`\x82")
 MOST_PADDING_BYTES = 512
+BLOCK_BYTES = 1 << 16
 
 
 class Box(NamedTuple):
@@ -110,6 +119,11 @@ def _end(path: str | Path, format_name: str) -> int:
     if format_name == "avi":
         *_, end = _riff_lists(path)
         return end
+    if format_name == "mpegts":
+        return packets_end(path) or size
+    if format_name in ENDS:
+        with open_regular(path) as file:
+            return ENDS[format_name](file, size) or size
     return size
 
 
@@ -282,12 +296,12 @@ def parts_passed_over(path: str | Path, format_name: str) -> list[str]:
 def _flv_tags(_path: str | Path, data: mmap.mmap) -> Iterator[str]:
     """Yield a line about damaged tags: of kinds that FLV lacks, or whose first byte does not fit their kind."""
     has_audio = bool(data[4] & FLV_HAS_AUDIO)
-    at, unknown = int.from_bytes(data[5:9], "big") + 4, 0
+    at, unknown, end_of_tags = int.from_bytes(data[5:9], "big") + 4, 0, _end_of_data(data)
     codecs: dict[int, Counter[int]] = {FLV_AUDIO: Counter(), FLV_VIDEO: Counter()}
-    while at + 12 <= len(data):
+    while at + 12 <= end_of_tags:
         size, kind, first = int.from_bytes(data[at + 1 : at + 4], "big"), data[at] & ~FLV_ENCRYPTED, data[at + 11]
         end = at + 11 + size
-        if int.from_bytes(data[end : end + 4], "big") not in (0, 11 + size):
+        if end > len(data) or int.from_bytes(data[end : end + 4], "big") not in (0, 11 + size):
             break  # not a tag; other checks report a loss here
         if kind in codecs and not (kind == FLV_VIDEO and first & FLV_ENHANCED):
             codecs[kind][first >> 4 if kind == FLV_AUDIO else first & 15] += size > 0
@@ -302,6 +316,14 @@ def _flv_tags(_path: str | Path, data: mmap.mmap) -> Iterator[str]:
     unknown += _strangers(codecs[FLV_VIDEO])
     if unknown:
         yield f"{count_of(unknown, 'tag')} of no kind that the file has: what they hold was not read"
+
+
+def _end_of_data(data: mmap.mmap) -> int:
+    """Return the end of a file without the zeros in which it ends."""
+    end = len(data)
+    while end and not any(block := data[max(0, end - BLOCK_BYTES) : end]):
+        end -= len(block)
+    return end - len(block) + len(block.rstrip(b"\0")) if end else 0
 
 
 def _strangers(codecs: Counter[int]) -> int:

@@ -122,10 +122,10 @@ class DamageWatch:
     def _missing_packets(self) -> tuple[str | None, str | None]:
         """Return what is damaged by missing packets, and what else is missing. Valid when reading stopped.
 
-        An empty chunk of AVI, or sample of MP4, repeats the picture before.
+        An empty chunk of AVI, or sample of MP4, repeats the picture before. Libavformat makes up the times of DHAV.
         """
         name = self._info.format_name
-        if name == "avi" or (name == "mov" and num_empty_samples(self._path, self._stream.id)):
+        if name in ("avi", "dhav") or (name == "mov" and num_empty_samples(self._path, self._stream.id)):
             return None, None
         return self._missing.found()
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import simplejpeg
 from av.video.stream import VideoStream
+from PIL import Image
 
 from tests.helpers import manifest, transcode
 from tests.numbered_pictures import number_on, picture, write
@@ -308,3 +309,59 @@ def test_grey_jpegs_are_kept(tmp_path: Path) -> None:
     assert found is not None
     assert list(found) == [grey] * 3
     assert transcode(tmp_path / "src", tmp_path / "out", verb="validate").code == 0
+
+
+NAMES: dict[str, Callable[[int], str]] = {
+    "seconds": lambda n: f"{n * 0.3:.3f}.jpg",
+    "prefixed seconds": lambda n: f"frame_{n * 0.3:.6f}.jpg",
+    "a date": lambda n: f"2024-05-01_12-{n // 4:02d}-{n % 4 * 15:02d}.jpg",
+    "a date with a prefix": lambda n: f"IMG 2024-05-01 12.{n // 4:02d}.{n % 4 * 15:02d} cam.jpg",
+}
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_names_that_are_times_are_one_series(kind: str, tmp_path: Path) -> None:
+    """Their last number begins again each second or minute: they were refused as several series."""
+    folder_of(tmp_path / "src" / "clip", NAMES[kind])
+    assert transcode(tmp_path / "src", tmp_path / "out", "--source-fps", 10, verb="burst").code == 0
+    assert numbers_on(open_store(tmp_path / "out")["clip"].frames()) == list(range(COUNT))
+    assert not manifest(tmp_path / "out")["clip"]["warnings"]
+
+
+@pytest.mark.parametrize("name", ["cam{}.{:04d}.jpg", "cam{}_{:04d}.jpg"])
+def test_cameras_are_not_taken_for_times(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "src" / "clip"
+    folder.mkdir(parents=True)
+    for number in range(COUNT):
+        for camera in (1, 2):
+            (folder / name.format(camera, number)).write_bytes(jpeg(number))
+    assert transcode(tmp_path / "src", tmp_path / "out", "--source-fps", 10).code == 1
+    assert "2 series of pictures" in " ".join(row["message"] for row in manifest(tmp_path / "out").values())
+
+
+def test_a_picture_is_read_as_what_it_is_and_not_as_its_name_says(tmp_path: Path) -> None:
+    folder_of(tmp_path / "src" / "all", "{}.jpg".format, lambda n: as_other(n, "png"))
+    folder_of(tmp_path / "src" / "some", "{}.jpg".format, lambda n: as_other(n, "png") if n % 3 else jpeg(n))
+    assert transcode(tmp_path / "src", tmp_path / "out", "--source-fps", 10, verb="burst").code == 0
+    store, raw = open_store(tmp_path / "out"), VideoFiles([tmp_path / "src" / "some"], source_fps=10)
+    for frames in (store["all"].frames(), store["some"].frames(), raw["some"].frames(range(COUNT))):
+        assert numbers_on(frames) == list(range(COUNT))
+
+
+def test_pages_of_a_tiff_that_are_not_read_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "src" / "clip"
+    folder.mkdir(parents=True)
+    for number in range(COUNT):
+        pages = [Image.fromarray(np.repeat(picture(n)[..., None], 3, 2)) for n in (number, number + 100)]
+        more = {"save_all": True, "append_images": pages[1:]} if number == 3 else {}
+        pages[0].save(folder / f"{number}.tif", **more)
+    assert transcode(tmp_path / "src", tmp_path / "out", "--source-fps", 10, verb="burst").code == 0
+    assert numbers_on(open_store(tmp_path / "out")["clip"].frames()) == list(range(COUNT))
+    assert manifest(tmp_path / "out")["clip"]["warnings"] == ["3.tif has 2 pages, of which the first was taken"]
+
+
+def test_pictures_that_are_no_source_are_named_as_pictures(tmp_path: Path) -> None:
+    write(tmp_path / "src" / "a.mp4", [Fraction(number, 10) for number in range(10)])
+    (tmp_path / "src" / "poster.png").write_bytes(as_other(1, "png"))
+    ran = transcode(tmp_path / "src", tmp_path / "out", "--dry-run")
+    assert "a picture without a number" in ran.out + ran.err
