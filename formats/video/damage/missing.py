@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,20 +48,22 @@ class _Packet(NamedTuple):
 class MissingPackets:
     """Observes the times of the packets of one stream. Not thread-safe."""
 
-    def __init__(self, *, begins_whole: bool) -> None:
-        """Prepare for the packets of a stream. `begins_whole`: it is no recording that may begin anywhere, with a gap behind its start."""
-        self._begins_whole = begins_whole
+    def __init__(self) -> None:
         self._waiting: list[_Packet] = []  # a heap
         self._places: dict[int, list[_Place]] = defaultdict(list)  # the first ones of each step in ticks
         self._counts = Counter[int]()  # of these steps
         self._last: int | None = None
+        self._last_dts: int | None = None
         self._num_frames = 0
-        self._loss_at = -2 * REORDER_FRAMES  # number of the last packet that follows a loss
-        self._is_timed = True
+        self._losses: list[int] = []  # numbers of the first packets that follow a loss
+        self._loss_at = -2 * REORDER_FRAMES  # that of the last one
+        self._is_timed = self._is_in_order = True
 
-    def see(self, pts: int | None, *, is_keyframe: bool, follows_loss: bool) -> None:
+    def see(self, pts: int | None, dts: int | None, *, is_keyframe: bool, follows_loss: bool) -> None:
         """Record a packet that displays a frame, in decode order."""
         self._is_timed &= pts is not None
+        self._is_in_order &= dts is None or self._last_dts is None or dts >= self._last_dts
+        self._last_dts = dts
         if pts is None or not self._is_timed or len(self._places) > MOST_STEPS:
             return
         heapq.heappush(self._waiting, _Packet(pts, is_keyframe, follows_loss))
@@ -71,7 +73,7 @@ class MissingPackets:
     def restart(self) -> None:
         """Forget the last time: a seek follows."""
         self._waiting.clear()
-        self._last = None
+        self._last = self._last_dts = None
 
     def _show(self, packet: _Packet) -> None:
         number, self._num_frames = self._num_frames, self._num_frames + 1
@@ -79,7 +81,8 @@ class MissingPackets:
         self._last = packet.pts
         if packet.follows_loss:
             self._loss_at = number
-        if step > 0 and (number > 1 or self._begins_whole):
+            self._losses += [number] if len(self._losses) < KEPT_PLACES else []
+        if step > 0:
             self._counts[step] += 1
             if len(self._places[step]) < KEPT_PLACES:
                 self._places[step].append(_Place(number))
@@ -93,7 +96,7 @@ class MissingPackets:
         while self._waiting:
             self._show(heapq.heappop(self._waiting))
         if not self._counts or not self._is_timed or len(self._places) > MOST_STEPS:
-            return None, None
+            return self._lost_elsewhere([]), None
         usual = max(self._counts, key=self._counts.__getitem__)
         regular = [step for step in self._counts if abs(step - usual) <= ROUNDING_TICKS]
         mean = sum(step * self._counts[step] for step in regular) / sum(map(self._counts.__getitem__, regular))
@@ -104,7 +107,16 @@ class MissingPackets:
         others = [(longer[step], place) for step in longer for place in self._places[step] if not place.is_loss]
         if not self._is_regular(mean, regular, list(longer)):
             others = []
-        return _described(lost, self._num_frames), _described(others, None)
+        return _described(lost, self._num_frames) or self._lost_elsewhere(longer), _described(others, None)
+
+    def _lost_elsewhere(self, longer: Collection[int]) -> str | None:
+        """Return where a reference is missing although no time is empty: at the end, or because packets are out of order."""
+        places = [place.frame for step in longer for place in self._places[step]]
+        others = [n for n in self._losses if all(abs(n - place) > REORDER_FRAMES for place in places)]
+        if not self._is_in_order and others:
+            return f"packets are out of order near frame {others[0]}, so that it and others are wrong"
+        others = [n for n in others if n >= self._num_frames - REORDER_FRAMES]
+        return f"a packet is missing near frame {others[0]}, so that it and others are wrong" if others else None
 
     def _is_regular(self, mean: float, regular: Sequence[int], longer: Sequence[int]) -> bool:
         """Return whether steps are equal to the tick, but for a few that are multiples."""

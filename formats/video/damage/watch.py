@@ -77,7 +77,7 @@ class DamageWatch:
         self._is_contiguous = info.format_name in CONTIGUOUS
         self._has_start_codes = not (stream.codec_context.extradata or b"").startswith(b"\1")
         self._holes = Holes(path, info.codec, info.pixel_format, info.height)
-        self._missing = MissingPackets(begins_whole=info.format_name not in ("mpegts", "mpeg"))
+        self._missing = MissingPackets()
         self._num_packets = self._num_discarded = 0
         self._last_byte = self._last_byte_of_any = 0
         self._tick_seconds: dict[int, float] = {}  # this and the next four: by index of the stream
@@ -112,7 +112,7 @@ class DamageWatch:
     def see_shown(self, packet: Packet[Any], shown: PacketInfo) -> None:
         """Record which frames a packet of the video stream displays."""
         if not packet.is_discard and shown.frames:
-            self._missing.see(packet.pts, is_keyframe=packet.is_keyframe, follows_loss=shown.follows_loss)
+            self._missing.see(packet.pts, packet.dts, is_keyframe=packet.is_keyframe, follows_loss=shown.follows_loss)
 
     def restart(self) -> None:
         """Record that packets are passed over by a seek."""
