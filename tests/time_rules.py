@@ -96,14 +96,11 @@ def at_rate(
     near = near if near * rate < 1 else 1 / (4 * rate)
     is_cut = end is not None and end - near <= last
     stop = end - near if end is not None and is_cut else last - lead
-    meant = on_screen(times, start, near)  # where a cut lies within one frame
-    of_cut = [
-        t
-        for n, t in enumerate(times)
-        if end is None or t < end - near or (n == meant and n and times[n - 1] < end - near)
-    ]
+    past = next((n for n, t in enumerate(times) if end is not None and t >= end - near), len(times))
+    is_within = past < len(times) and times[past] <= start + near and not any(start + lead < t for t in times[:past])
     found, k = [], 0
     while not k or k / rate < stop - start:
-        found.append(on_screen(of_cut, start + k / rate, lead))
+        # A cut that lies within one frame shows the one that its start means.
+        found.append(past if is_within else on_screen(times[: max(1, past)], start + k / rate, lead))
         k += 1
     return found

@@ -13,7 +13,6 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from av.packet import Packet
@@ -231,62 +230,90 @@ def on_time_line(
         counts: Counts corrections.
         ahead: Packets of these frames; None holds back as many frames as could ever be needed.
     """
-    clock = _Clock(step)
-    held: deque[tuple[int, VideoFrame]] = deque()  # with the timestamp that it had
-    fresh: int | None = None  # timestamp of the last frame held: what follows shows whether it is a jump
-    before: int | None = None
-    key_stamp: int | None = None  # timestamp of the last keyframe
-    num_against = 0
-    are_right = False
+    held = _HeldFrames(step, counts, ahead)
+    for frame in frames:
+        yield from held.place_last(frame.pts)
+        held.add(frame)
+        while held.may_give():
+            yield held.give()
+    yield from held.place_last(None)
+    while held.frames:
+        yield held.give()
 
-    def give() -> TimedFrame:
-        own, stamp = clock.give()
-        place = 0
-        if are_right and held[0][0] != own:
-            place = next((number for number, (other, _) in enumerate(held) if other == own), 0)
-        given, frame = held[place]
-        del held[place]
-        if given != own:
-            counts.stamps_replaced += 1
-            counts.most_replaced = max(counts.most_replaced, abs(given - own))
-        return TimedFrame(frame, stamp, frame.duration or 0)
 
-    def may_give() -> bool:
-        if fresh is None or fresh < clock.waiting[0]:
+class _HeldFrames:
+    """Frames that wait for earlier timestamps. That of the last one is placed when the next frame shows whether the clock jumped.
+
+    Attributes:
+        frames: The frames in the decoder's order, each with the timestamp that it had
+    """
+
+    def __init__(self, step: int, counts: StampCounts, ahead: PacketsAhead | None) -> None:
+        self.frames: deque[tuple[int, VideoFrame]] = deque()
+        self._clock, self._counts, self._ahead = _Clock(step), counts, ahead
+        self._unplaced: int | None = None  # timestamp of the last frame
+        self._before: int | None = None
+        self._key_stamp: int | None = None  # timestamp of the last keyframe
+        self._num_against = 0
+        self._are_right = False  # whether frames keep their own timestamps
+
+    def add(self, frame: VideoFrame) -> None:
+        stamp = frame.pts
+        if stamp is None:
+            stamp = self._clock.guess()
+            self._counts.stamps_guessed += 1
+        elif self._ahead is not None:
+            self._ahead.record_returned(stamp)
+        self._unplaced = stamp
+        self.frames.append((stamp, frame))
+
+    def place_last(self, following: int | None) -> Iterator[TimedFrame]:
+        """Place the timestamp of the last frame; yield all frames before it if the clock jumped.
+
+        Args:
+            following: Timestamp of the next frame.
+        """
+        stamp, self._unplaced = self._unplaced, None
+        if stamp is None:
+            return
+        frame = self.frames[-1][1]
+        if self._clock.jumps_at(stamp, following):
+            while self._clock.waiting:
+                yield self.give()
+            self._clock.restart()
+            self._counts.stamps_joined += 1
+            self._counts.most_joined = max(self._counts.most_joined, (self._before or 0) - stamp)
+        elif self._before is not None and stamp < self._before:
+            self._counts.stamps_sorted += 1
+            self._num_against += not frame.key_frame
+            key_stamp = self._key_stamp if frame.key_frame else None
+            self._are_right = self._ahead is not None and self._ahead.are_right(stamp, key_stamp, self._num_against)
+        if frame.key_frame:
+            self._key_stamp = stamp
+        self._clock.take(stamp, frame.duration or 0)
+        self._before = stamp
+
+    def may_give(self) -> bool:
+        """Return whether the first frame has its final timestamp."""
+        if len(self.frames) <= NEIGHBOURS or self._unplaced is None or self._unplaced < self._clock.waiting[0]:
             return False
-        if len(held) > REORDER_FRAMES:
+        if len(self.frames) > REORDER_FRAMES:
             return True
-        if ahead is None:
+        if self._ahead is None:
             return False
-        return ahead.num_lost > counts.stamps_sorted or not ahead.expects_before(clock.waiting[0])
+        return self._ahead.num_lost > self._counts.stamps_sorted or not self._ahead.expects_before(
+            self._clock.waiting[0]
+        )
 
-    for frame in chain(frames, (None,)):
-        if fresh is not None:
-            if clock.jumps_at(fresh, None if frame is None else frame.pts):
-                while clock.waiting:
-                    yield give()
-                clock.restart()
-                counts.stamps_joined += 1
-                counts.most_joined = max(counts.most_joined, (before or 0) - fresh)
-            elif before is not None and fresh < before:
-                counts.stamps_sorted += 1
-                is_key = held[-1][1].key_frame
-                num_against += not is_key
-                are_right = ahead is not None and ahead.are_right(fresh, key_stamp if is_key else None, num_against)
-            if held[-1][1].key_frame:
-                key_stamp = fresh
-            clock.take(fresh, held[-1][1].duration or 0)
-            before = fresh
-        if frame is None:
-            break
-        fresh = frame.pts
-        if fresh is None:
-            fresh = clock.guess()
-            counts.stamps_guessed += 1
-        elif ahead is not None:
-            ahead.record_returned(fresh)
-        held.append((fresh, frame))
-        while len(held) > NEIGHBOURS and may_give():
-            yield give()
-    while held:
-        yield give()
+    def give(self) -> TimedFrame:
+        """Remove and return the next frame."""
+        own, stamp = self._clock.give()
+        place = 0
+        if self._are_right and self.frames[0][0] != own:
+            place = next((number for number, (other, _) in enumerate(self.frames) if other == own), 0)
+        given, frame = self.frames[place]
+        del self.frames[place]
+        if given != own:
+            self._counts.stamps_replaced += 1
+            self._counts.most_replaced = max(self._counts.most_replaced, abs(given - own))
+        return TimedFrame(frame, stamp, frame.duration or 0)

@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 from av.error import FFmpegError as AvError
@@ -83,6 +84,8 @@ def _time_filters(stream: FrameStream, scale: int) -> Iterator[str]:
     tick = stream.info.time_base / scale
     lead = clock.lead / tick
     zero = opening + lead
+    if window.start is not None:  # a cut within the frame that its start means shows that frame
+        zero = max(zero, Fraction(stream.first_tick * scale))
     finer = max(
         1, min(zero.denominator, MOST_FINER, INT32_MAX // tick.denominator)
     )  # setpts keeps no fractions of ticks

@@ -140,6 +140,57 @@ def _repeated(made: Outcome, stream: FrameStream) -> str | None:
     )
 
 
+def _time_remarks(facts: SourceFacts, info: VideoInfo) -> list[Remark]:
+    """Return the remarks about timestamps that were corrected."""
+    found: list[Remark] = []
+    base = info.time_base
+    if facts.stamps_sorted and info.format_name not in NUMBERED:
+        how = "; sorted with their pictures"
+        if facts.stamps_replaced:
+            away = float(facts.most_replaced * base)
+            how = f"; sorted, so that {count_of(facts.stamps_replaced, 'picture')} have the time of another, up to {away:.3f} s away"
+        found.append(Remark("timestamps_sorted", f"{count_of(facts.stamps_sorted, 'timestamp')} ran backwards{how}"))
+    if facts.stamps_joined:
+        times = count_of(facts.stamps_joined, "time")
+        jump = f"by up to {float(facts.most_joined * base):.2f} s"
+        found.append(Remark("timestamps_joined", f"time jumped back {times}, {jump}; joined where it left off"))
+    if info.rate_origin == "guessed":
+        found.append(
+            Remark(
+                "rate_guessed",
+                f"a raw stream that tells no frame rate; {info.frame_rate} a second were assumed (--source-fps gives another)",
+            )
+        )
+    elif facts.stamps_guessed and info.rate_origin != "given":
+        found.append(
+            Remark(
+                "timestamps_guessed",
+                f"{count_of(facts.stamps_guessed, 'frame')} had no timestamp; set from the frame rate",
+            )
+        )
+    if facts.stamps_nudged:
+        found.append(
+            Remark(
+                "timestamps_moved", f"{count_of(facts.stamps_nudged, 'frame')} shared a timestamp; moved one tick on"
+            )
+        )
+    if facts.stamps_crowded:
+        found.append(
+            Remark(
+                "frames_left_out",
+                f"{count_of(facts.stamps_crowded, 'frame')} shared a timestamp with the next one; left out",
+            )
+        )
+    if facts.stamps_spaced:
+        found.append(
+            Remark(
+                "timestamps_moved",
+                f"{count_of(facts.stamps_spaced, 'frame')} closer than a tick of the container; moved apart by one",
+            )
+        )
+    return found
+
+
 def remarks(made: Outcome, stream: FrameStream) -> list[Remark]:
     """Return the remarks about the frames for the row."""
     facts, picture_filter = made.facts, stream.picture_filter
@@ -156,51 +207,7 @@ def remarks(made: Outcome, stream: FrameStream) -> list[Remark]:
         warnings.append(
             Remark("fields_kept", f"{count_of(facts.num_fields, 'single field')} (HEVC), each kept as a frame")
         )
-    base = stream.info.time_base
-    if facts.stamps_sorted and stream.info.format_name not in NUMBERED:
-        how = "; sorted with their pictures"
-        if facts.stamps_replaced:
-            away = float(facts.most_replaced * base)
-            how = f"; sorted, so that {count_of(facts.stamps_replaced, 'picture')} have the time of another, up to {away:.3f} s away"
-        warnings.append(Remark("timestamps_sorted", f"{count_of(facts.stamps_sorted, 'timestamp')} ran backwards{how}"))
-    if facts.stamps_joined:
-        times = count_of(facts.stamps_joined, "time")
-        jump = f"by up to {float(facts.most_joined * base):.2f} s"
-        warnings.append(Remark("timestamps_joined", f"time jumped back {times}, {jump}; joined where it left off"))
-    if stream.info.rate_origin == "guessed":
-        warnings.append(
-            Remark(
-                "rate_guessed",
-                f"a raw stream that tells no frame rate; {stream.info.frame_rate} a second were assumed (--source-fps gives another)",
-            )
-        )
-    elif facts.stamps_guessed and stream.info.rate_origin != "given":
-        warnings.append(
-            Remark(
-                "timestamps_guessed",
-                f"{count_of(facts.stamps_guessed, 'frame')} had no timestamp; set from the frame rate",
-            )
-        )
-    if facts.stamps_nudged:
-        warnings.append(
-            Remark(
-                "timestamps_moved", f"{count_of(facts.stamps_nudged, 'frame')} shared a timestamp; moved one tick on"
-            )
-        )
-    if facts.stamps_crowded:
-        warnings.append(
-            Remark(
-                "frames_left_out",
-                f"{count_of(facts.stamps_crowded, 'frame')} shared a timestamp with the next one; left out",
-            )
-        )
-    if facts.stamps_spaced:
-        warnings.append(
-            Remark(
-                "timestamps_moved",
-                f"{count_of(facts.stamps_spaced, 'frame')} closer than a tick of the container; moved apart by one",
-            )
-        )
+    warnings += _time_remarks(facts, stream.info)
     if made.shows_through:
         warnings.append(Remark("alpha_composited", "alpha composited over black"))
     if stream.info.has_alpha_track:
