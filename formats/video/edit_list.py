@@ -37,14 +37,15 @@ def _is_video(track: Box) -> bool:
 
 
 def _has_one_edit(track: Box) -> bool:
-    edits = list(edits_of(track))
-    return not edits or (len(edits) == 1 and edits[0].begin != NOTHING)
+    """Return whether a track has at most one edit, and a pause at most before it."""
+    return [edit.begin != NOTHING for edit in edits_of(track)] in ([], [True], [False, True])
 
 
 def _begins_inside_first_frame(track: Track) -> bool:
-    if len(track.edits) != 1 or not 1 < track.num_samples <= MAX_SAMPLES:
+    edits = [(duration, begin) for duration, begin in track.edits if begin != NOTHING]
+    if len(edits) != 1 or not 1 < track.num_samples <= MAX_SAMPLES:
         return False
-    ((duration, begin),) = track.edits
+    ((duration, begin),) = edits
     first, second, *_ = track.first_shown
     return first < begin < second and begin + Fraction(duration * track.rate, track.movie_rate or 1) > max(track.shown)
 

@@ -324,8 +324,14 @@ class Source:
             packets: Packets of this source.
             from_middle: Whether they begin at a later keyframe.
         """
-        depth = (lambda: self.reorder_depth) if self.info.format_name in OWN_TIMES else None
-        return PacketsAhead(packets, delays=self.delays, from_middle=from_middle, reorder_depth=depth)
+        return PacketsAhead(
+            packets, delays=self.delays, from_middle=from_middle, reorder_depth=self._depth_where_times_are_right
+        )
+
+    def _depth_where_times_are_right(self) -> int | None:
+        if self.info.format_name not in OWN_TIMES or self._watch.table_contradictions:
+            return None
+        return self.reorder_depth
 
     def _harvest(self) -> None:
         if self.begins_inside:

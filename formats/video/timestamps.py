@@ -78,7 +78,7 @@ class PacketsAhead:
         delays: Whether the decoder may hold a frame back; otherwise it returns a frame at once or never.
         from_middle: Whether they begin at a later keyframe, so that frames displayed before it cannot be decoded.
         reorder_depth: Returns by how many frames packets are out of order, according to the stream; None if the container stores no
-            PTS of its own for each packet.
+            PTS of its own for each packet, or other tables contradict it.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class PacketsAhead:
         *,
         delays: bool,
         from_middle: bool = False,
-        reorder_depth: Callable[[], int] | None = None,
+        reorder_depth: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._packets = packets
         self._reorder_depth = reorder_depth
@@ -141,11 +141,10 @@ class PacketsAhead:
             key_stamp: That of the keyframe before it; None if the contradiction is not at a keyframe.
             num_against: Other frames, up to here, with an earlier timestamp than the frame that the decoder returned before.
         """
-        if self._reorder_depth is None:
+        depth = self._reorder_depth()
+        if depth is None:
             return False
-        if key_stamp is not None:
-            return stamp < key_stamp
-        return self._reorder_depth() > 0 and self._num_descents > 2 * num_against
+        return stamp < key_stamp if key_stamp is not None else depth > 0 and self._num_descents > 2 * num_against
 
     def record_returned(self, stamp: int) -> None:
         """Record that the decoder returned a frame with this timestamp."""

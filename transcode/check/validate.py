@@ -47,7 +47,7 @@ from vidprep.transcode.check.robot_files import faults_of_robot_files
 from vidprep.transcode.check.unit import ENGINES_DIFFER, Check, Seeks, UnitResult, check_unit
 from vidprep.transcode.destination import array_status, is_in_use, is_unfinished, partitions_in, settings_of
 from vidprep.transcode.media import find_ffmpeg
-from vidprep.transcode.settings import ALWAYS_SCORED, USUAL_VMAF_MODEL, RunSettings, VideoOutput
+from vidprep.transcode.settings import ALWAYS_SCORED, CLOCK_RULE, USUAL_VMAF_MODEL, RunSettings, VideoOutput
 from vidprep.transcode.sources import STATE_DIR, Unit, as_file, choose, choose_ids
 from vidprep.transcode.workers import (
     FRAMES_PER_SECOND,
@@ -174,11 +174,10 @@ def check_destination(
     is_ok = pc.equal(seen["status"], "ok")
     there = seen if pc.all(is_ok).as_py() else seen.filter(is_ok)
     rows = _rows_to_read(destination, there, sources if not reads_all else None, options.sample)
-    if sources is not None and any(
-        row.tolerance_seconds is None and (row.cut or settings.retime.frame_rate) for row in rows
-    ):
+    is_old = settings.clock_rule < CLOCK_RULE or any(row.tolerance_seconds is None and row.cut for row in rows)
+    if sources is not None and is_old:
         raise StoreError(
-            "was made by vidprep 0.1, which chose other frames for cuts and --fps; check it without its sources, or make it again "
+            "was made by an earlier version, which chose other frames for --fps or cuts; check it without its sources, or make it again "
             "with --overwrite",
             path=destination,
         )

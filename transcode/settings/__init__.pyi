@@ -37,6 +37,7 @@ from .parse import (
 from .run import (
     BACKENDS as BACKENDS,
     BAD_ROWS as BAD_ROWS,
+    CLOCK_RULE as CLOCK_RULE,
     HDR as HDR,
     SAMPLE as SAMPLE,
     SCORING as SCORING,

@@ -228,6 +228,7 @@ class RunSettings:
         limits: Limits for one source.
         target: A PSNR that decides the CRF or quality.
         sampling: Which frames are stored; None for all.
+        clock_rule: Which source frame a constant rate shows: CLOCK_RULE, or that of an earlier version that made a destination.
     """
 
     output: Output = field(default_factory=VideoOutput)
@@ -248,6 +249,7 @@ class RunSettings:
     ] = "warn"
     target: Target | None = None
     sampling: Sampling | None = None
+    clock_rule: int = CLOCK_RULE
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -327,8 +329,8 @@ class RunSettings:
         rate = self.retime.frame_rate
         target = {"target": self.target.as_dict()} if self.target else {}
         reading: dict[str, object] = {}  # what few runs ask for changes no digest of the others
-        if rate:
-            reading["clock_rule"] = CLOCK_RULE
+        if rate and self.clock_rule > 1:
+            reading["clock_rule"] = self.clock_rule
         if self.retime.source_rate is not None:
             reading |= {"source_fps": str(self.retime.source_rate), "keeps_jpegs": self.keeps_jpegs}
         if self.retime.video_stream is not None:
@@ -376,6 +378,7 @@ class RunSettings:
                 sampling=Sampling(**values["sampling"]) if values.get("sampling") else None,
                 hdr=values["hdr"],
                 on_damage=values["on_damage"],
+                clock_rule=int(values.get("clock_rule", 1)) if rate else CLOCK_RULE,
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise SettingsError(f"the settings of the run cannot be read: {error}") from error

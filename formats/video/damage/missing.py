@@ -22,6 +22,8 @@ ROUNDING_TICKS, MOST_STEPS = 1, 16
 # Of so many frames at most one may be missing, and a few more; of more, a camera left them out.
 ONE_IN, FEW = 20, 2
 KEPT_PLACES, SHOWN_PLACES = 64, 3
+# Codecs of which a lost reference shows: by frame numbers, or by errors of the decoder.
+TELL_LOSSES = {"h264", "hevc"}
 
 
 @dataclass(slots=True)
@@ -48,7 +50,9 @@ class _Packet(NamedTuple):
 class MissingPackets:
     """Observes the times of the packets of one stream. Not thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, codec: str) -> None:
+        """Prepare for the packets of a stream, of libavcodec's codec name."""
+        self._tells_losses = codec in TELL_LOSSES
         self._waiting: list[_Packet] = []  # a heap
         self._places: dict[int, list[_Place]] = defaultdict(list)  # the first ones of each step in ticks
         self._counts = Counter[int]()  # of these steps
@@ -107,7 +111,8 @@ class MissingPackets:
         others = [(longer[step], place) for step in longer for place in self._places[step] if not place.is_loss]
         if not self._is_regular(mean, regular, list(longer)):
             others = []
-        return _described(lost, self._num_frames) or self._lost_elsewhere(longer), _described(others, None)
+        missing = _described(others, self._num_frames, None if self._tells_losses else "may be")
+        return _described(lost, self._num_frames, "are") or self._lost_elsewhere(longer), missing
 
     def _lost_elsewhere(self, longer: Collection[int]) -> str | None:
         """Return where a reference is missing although no time is empty: at the end, or because packets are out of order."""
@@ -126,24 +131,24 @@ class MissingPackets:
         return is_known and are_multiples and num_longer * ONE_IN <= self._num_frames + FEW * ONE_IN
 
 
-def _described(places: Sequence[tuple[int, _Place]], num_frames: int | None) -> str | None:
-    """Return the number of lost packets and where they are missing. `num_frames`: say up to which of so many frames pictures are wrong."""
+def _described(places: Sequence[tuple[int, _Place]], num_frames: int, verb: str | None) -> str | None:
+    """Return the number of lost packets and where they are missing.
+
+    Args:
+        places: Number of packets and place, each.
+        num_frames: Number of frames that were read.
+        verb: "are" or "may be" wrong: the frames up to the next keyframe; None if they are not.
+    """
     if not places:
         return None
     total = sum(number for number, _ in places)
-    shown = ", ".join(
-        _where(place, num_frames) for _, place in sorted(places, key=lambda each: each[1].frame)[:SHOWN_PLACES]
-    )
+    ordered = sorted((place for _, place in places), key=lambda place: place.frame)
+    shown = ", ".join(_where(place, num_frames, verb) for place in ordered[:SHOWN_PLACES])
     more = f" and at {len(places) - SHOWN_PLACES} more places" if len(places) > SHOWN_PLACES else ""
     return f"{count_of(total, 'packet')} missing {shown}{more}"
 
 
-def _where(place: _Place, num_frames: int | None) -> str:
-    if num_frames is None:
-        return f"before frame {place.frame}"
+def _where(place: _Place, num_frames: int, verb: str | None) -> str:
     last = (num_frames if place.keyframe is None else place.keyframe) - 1
-    return (
-        f"before frame {place.frame} (frames {place.frame} to {last} are wrong)"
-        if last > place.frame
-        else f"before frame {place.frame}"
-    )
+    wrong = f" (frames {place.frame} to {last} {verb} wrong)" if verb and last >= place.frame else ""
+    return f"before frame {place.frame}{wrong}"

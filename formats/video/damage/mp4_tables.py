@@ -49,7 +49,8 @@ def contradictions(path: str | Path, track_id: int) -> list[str]:
         if movie.has(b"mvex"):
             return []
         track = track_of(movie, track_id)
-        return list(_overfull(track.one(b"mdia", b"minf", b"stbl"))) or list(_disagreeing(Track(movie, track)))
+        overfull = [*_overfull(track.one(b"mdia", b"minf", b"stbl")), *_overfull_edits(track)]
+        return overfull or list(_disagreeing(Track(movie, track)))
     return []
 
 
@@ -110,9 +111,8 @@ def _why_left_out(track: Track, box: Box, num_shown: int) -> str | None:
         return why  # others may be shown than those that the edits ask for
     if num_shown >= track.num_due - HALF or not 0 < track.num_samples <= MAX_SAMPLES:
         return None
-    if track.delays is not None and (why := next(_order(track), None)):
-        return why
-    return next(_durations(track), None) if num_shown < track.num_due - 1 else None
+    order = _order(track) if track.delays is not None else ()
+    return next(chain(order, _durations(track)), None)
 
 
 def last_sample_end(path: str | Path) -> int | None:
@@ -269,6 +269,13 @@ def _overfull(tables: Box) -> Iterator[str]:
             count = table.numbers("I", 4)[0]
             if begin + size * count > len(table.data):
                 yield f"its {kind.decode()} table claims {count} rows and has room for {(len(table.data) - begin) // size}"
+
+
+def _overfull_edits(track: Box) -> Iterator[str]:
+    for box in (box for lists in track.all(b"edts") for box in lists.all(b"elst")):
+        count, room = box.numbers("I", 4)[0], (len(box.data) - 8) // (20 if box.version else 12)
+        if count > room or box.version > 1:
+            yield f"its elst table claims {count} rows of version {box.version} and has room for {room}"
 
 
 class Track:

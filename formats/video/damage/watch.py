@@ -77,7 +77,7 @@ class DamageWatch:
         self._is_contiguous = info.format_name in CONTIGUOUS
         self._has_start_codes = not (stream.codec_context.extradata or b"").startswith(b"\1")
         self._holes = Holes(path, info.codec, info.pixel_format, info.height)
-        self._missing = MissingPackets()
+        self._missing = MissingPackets(info.codec)
         self._num_packets = self._num_discarded = 0
         self._last_byte = self._last_byte_of_any = 0
         self._tick_seconds: dict[int, float] = {}  # this and the next four: by index of the stream
@@ -128,6 +128,11 @@ class DamageWatch:
         if name in ("avi", "dhav") or (name == "mov" and num_empty_samples(self._path, self._stream.id)):
             return None, None
         return self._missing.found()
+
+    @cached_property
+    def table_contradictions(self) -> list[str]:
+        """Contradictions between the tables of an MP4, one line each."""
+        return contradictions(self._path, self._stream.id) if self._info.format_name == "mov" else []
 
     @cached_property
     def _left_out(self) -> list[str]:
@@ -213,9 +218,9 @@ class DamageWatch:
             read_to_end: See `damage`.
         """
         name = self._info.format_name
-        found = []
+        found: list[str] = []
         if name == "mov" and not (read_to_end and self._left_out):
-            found = contradictions(self._path, self._stream.id)
+            found = list(self.table_contradictions)
         if read_to_end and self._has_index_of_frames and not self._loses_its_end:
             found += self._missing_end or self._short_spans()
         if read_to_end:

@@ -82,6 +82,12 @@ class Reading:
         """Whether pictures of another reading are not among these."""
         return bool(Counter(picture for _, picture in other.frames) - Counter(picture for _, picture in self.frames))
 
+    def is_mixed(self, other: Reading) -> bool:
+        """Whether pictures that both have come in another order."""
+        both = {picture for _, picture in self.frames} & {picture for _, picture in other.frames}
+        orders = [[picture for _, picture in each.frames if picture in both] for each in (self, other)]
+        return orders[0] != orders[1]
+
 
 def read(path: Path, cut: Cut = WHOLE) -> Reading:
     frames, indexes = [], []
@@ -109,7 +115,7 @@ class Flip:
     box: str
     byte: int
     bit: int
-    made: str  # told, silent, lost (pictures are, and only headers are told to differ), or without effect
+    made: str  # told, silent, lost or disordered (pictures are, and only headers are told to differ), or without effect
 
     @property
     def field(self) -> str:
@@ -139,8 +145,8 @@ def flips(folder: Path, every: int = 1) -> Iterator[Flip]:
                 (folder / "flipped.mp4").write_bytes(flipped(data, byte, bit))
                 reading = read(folder / "flipped.mp4")
                 made = "told" if reading.told else "without effect" if reading.frames == whole.frames else "silent"
-                if made == "told" and reading.lacks(whole) and not reading.is_damaged:
-                    made = "lost"
+                if made == "told" and not reading.is_damaged:
+                    made = "lost" if reading.lacks(whole) else "disordered" if reading.is_mixed(whole) else made
                 yield Flip(clip.stem, box, byte - begin, bit, made)
 
 
@@ -148,7 +154,7 @@ def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         tried = list(flips(Path(name)))
-    print(*(flip for flip in tried if flip.made in ("silent", "lost")), sep="\n")
+    print(*(flip for flip in tried if flip.made in ("silent", "lost", "disordered")), sep="\n")
     print(f"{len(tried)} flips in {time.monotonic() - began:.0f} s: {dict(Counter(flip.made for flip in tried))}")
 
 

@@ -23,7 +23,7 @@ def test_flipped_bits_are_reported(tmp_path: Path) -> None:
     tried = list(flips(tmp_path, every=41))
     assert len(tried) > 500 and len({flip.box for flip in tried}) == 10
     assert [flip for flip in tried if flip.made == "silent" and flip.field not in WITHOUT_WITNESS] == []
-    assert [flip for flip in tried if flip.made == "lost"] == []
+    assert [flip for flip in tried if flip.made in ("lost", "disordered")] == []
 
 
 @pytest.mark.long
@@ -33,7 +33,7 @@ def test_many_flipped_bits_are_reported(tmp_path: Path) -> None:
     assert len(tried) > 2000
     assert len([flip for flip in silent if flip.field not in WITHOUT_WITNESS]) <= len(tried) // 1000
     assert len(silent) <= len(tried) // 100
-    assert [flip for flip in tried if flip.made == "lost"] == []
+    assert [flip for flip in tried if flip.made in ("lost", "disordered")] == []
 
 
 CODECS = {

@@ -61,7 +61,8 @@ def test_a_lost_packet_of_a_codec_that_does_not_count_is_named(name: str, tmp_pa
         g="15",
     )
     _, missing = read(without(path, [20]))
-    assert missing is not None and "1 packet missing before frame 20" in missing
+    wrong = " (frames 20 to 28 may be wrong)" if codec in ("libvpx-vp9", "mpeg4") else ""
+    assert missing == f"1 packet missing before frame 20{wrong}" or (codec == "ffv1" and "may be wrong" in str(missing))
     assert read(path)[1] is None
 
 

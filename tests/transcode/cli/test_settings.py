@@ -106,6 +106,7 @@ CHANGES: dict[str, RunSettings] = {
     "threads": RunSettings(VideoOutput(EncoderOptions(threads=2))),
     "encoder": RunSettings(VideoOutput(EncoderOptions(encoder="h264_nvenc"), engine="ffmpeg")),
     "frame_rate": replace(PLAIN, retime=Retime(Fraction(15))),
+    "clock_rule": replace(PLAIN, retime=Retime(Fraction(15)), clock_rule=1),
     "cut_origin": replace(PLAIN, retime=Retime(cut_origin="container")),
     "source_rate": replace(PLAIN, retime=Retime(source_rate=Fraction(12))),
     "video_stream": replace(PLAIN, retime=Retime(video_stream=1)),

@@ -118,5 +118,8 @@ def test_a_destination_made_by_the_old_rule_is_refused_with_both_rules(tmp_path:
     settings.write_text(settings.read_text().replace('"clock_rule": 2', '"clock_rule_": 2'))
     ran = transcode(tmp_path / "src", tmp_path / "made", "--fps", 10)
     assert ran.code == 2 and "--fps took the frame on screen (rule 1) and now takes the nearest one" in ran.err
+    assert transcode(tmp_path / "made", verb="validate").code == 0
+    ran = transcode(tmp_path / "src", tmp_path / "made", verb="validate")
+    assert ran.code != 0 and "chose other frames for --fps" in ran.err
     ran = transcode(tmp_path / "src", tmp_path / "made", "--fps", 15)
     assert ran.code == 2 and "--fps 10 -> 15" in ran.err

@@ -68,3 +68,14 @@ def test_pictures_that_a_decoder_returns_late_behind_a_loss_keep_their_times(tmp
         assert right > len(off) - 12, (id_, numbers)  # the pictures of a hurt GOP are wrong
         assert "damaged" in rows[id_]["warning_codes"]
         assert all(one < other for one, other in itertools.pairwise(store[id_].timestamps))
+
+
+@pytest.mark.parametrize("suffix", [".flv", ".ts"])
+def test_a_last_picture_behind_a_pause_is_not_shown_as_long_as_the_pause(suffix: str, tmp_path: Path) -> None:
+    """Its duration is not stored, and the step before it was taken: 259 frames came out for 135."""
+    times = [Fraction(n, 25) for n in range(10)] + [Fraction(134, 25)]
+    write(tmp_path / "src" / f"a{suffix}", times, rate=Fraction(25), codec="libx264", bf="0")
+    assert transcode(tmp_path / "src", tmp_path / "made", "--fps", 25).code == 0
+    assert numbers_in(tmp_path / "made") == {"a": [*range(10), *[9] * 124, 10]}
+    assert transcode(tmp_path / "src", tmp_path / "own").code == 0
+    assert manifest(tmp_path / "own")["a"]["duration_seconds"] == pytest.approx(5.4, abs=0.01)
