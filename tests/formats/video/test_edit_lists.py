@@ -121,3 +121,8 @@ def test_a_list_that_nobody_shows_is_refused(edits: list[tuple[int, int, float]]
 def test_pauses_around_what_is_shown_are_none(tmp_path: Path) -> None:
     path = edited(tmp_path / "a.mp4", [(500, -1, 1.0), (400, 0, 1.0)], bf="0")
     assert [number for number, _ in shown(path)] == list(range(10))
+
+
+def test_a_pause_before_an_edit_that_begins_inside_the_first_frame_hides_it_neither(tmp_path: Path) -> None:
+    path = edited(tmp_path / "a.mp4", [(500, -1, 1.0), (2393, 630, 1.0)], bf="0")
+    assert [number for number, _ in shown(path)] == list(range(60))
