@@ -6,15 +6,23 @@ It ignores pauses between edits and the rate of an edit, drops the first frame i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from av.packet import Packet
 
-from vidprep.formats.video.damage.mp4_tables import MAX_SAMPLES, NOT_UNDERSTOOD, NOTHING, Box, Track, index_of, track_of
+from vidprep.formats.video.damage.mp4_tables import (
+    MAX_SAMPLES,
+    NOT_UNDERSTOOD,
+    NOTHING,
+    Box,
+    Track,
+    edits_of,
+    index_of,
+    track_of,
+)
 
 NORMAL_RATE = 1 << 16
 
@@ -48,22 +56,6 @@ def _begins_inside_first_frame(track: Track) -> bool:
     ((duration, begin),) = edits
     first, second, *_ = track.first_shown
     return first < begin < second and begin + Fraction(duration * track.rate, track.movie_rate or 1) > max(track.shown)
-
-
-class _Edit(NamedTuple):
-    """An edit as it is stored: duration in ticks of the movie, start in ticks of the media, rate in 1/65536."""
-
-    duration: int
-    begin: int
-    rate: int
-
-
-def edits_of(track: Box) -> Iterator[_Edit]:
-    """Yield the edits of a track."""
-    for box in (box for lists in track.all(b"edts") for box in lists.all(b"elst")):
-        kinds, size = ("Qqi", 20) if box.version else ("Iii", 12)
-        for number in range(box.numbers("I", 4)[0]):
-            yield _Edit(*box.numbers(kinds, 8 + size * number))
 
 
 def why_not_followed(path: str | Path, track_id: int) -> str | None:

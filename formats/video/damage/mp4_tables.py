@@ -171,7 +171,7 @@ def num_video_frames(path: str | Path, begin: int) -> int:
 def num_edits(path: str | Path, track_id: int) -> int:
     """Return the number of media spans that a track displays; 0 if it displays everything."""
     with suppress(*NOT_UNDERSTOOD):
-        return sum(begin != NOTHING for _, begin in _edits_of(track_of(index_of(Path(path)), track_id)))
+        return sum(edit.begin != NOTHING for edit in edits_of(track_of(index_of(Path(path)), track_id)))
     return 0
 
 
@@ -288,7 +288,7 @@ class Track:
         self.movie_rate = head.numbers("I", 20 if head.version else 12)[0]
         head = track.one(b"mdia", b"mdhd")
         self.rate, self.media_duration = head.numbers("IQ", 20) if head.version else head.numbers("II", 12)
-        self.edits = list(_edits_of(track))
+        self.edits = [(edit.duration, edit.begin) for edit in edits_of(track)]
         tables = track.one(b"mdia", b"minf", b"stbl")
         self.steps = tables.one(b"stts").rows("II")
         self.delays = tables.one(b"ctts").rows("Ii") if tables.has(b"ctts") else None
@@ -394,13 +394,20 @@ def _spread(runs: Rows) -> list[int]:
     return list(_values(runs))
 
 
-def _edits_of(track: Box) -> Iterator[tuple[int, int]]:
-    """Yield (duration, start in the media) of each edit."""
+class Edit(NamedTuple):
+    """An edit as it is stored: duration in ticks of the movie, start in ticks of the media, rate in 1/65536."""
+
+    duration: int
+    begin: int
+    rate: int
+
+
+def edits_of(track: Box) -> Iterator[Edit]:
+    """Yield the edits of a track."""
     for box in (box for lists in track.all(b"edts") for box in lists.all(b"elst")):
-        kinds, size = ("Qq", 20) if box.version else ("Ii", 12)
+        kinds, size = ("Qqi", 20) if box.version else ("Iii", 12)
         for number in range(box.numbers("I", 4)[0]):
-            duration, begin = box.numbers(kinds, 8 + size * number)
-            yield duration, begin
+            yield Edit(*box.numbers(kinds, 8 + size * number))
 
 
 def _disagreeing(track: Track) -> Iterator[str]:
