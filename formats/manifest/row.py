@@ -196,7 +196,7 @@ class ManifestRow:
     source_height: int | None = column("int32", "pixels as stored, after cropping and before rotation")
     source_coded_width: int | None = column("int32", "pixels as stored, before cropping")
     source_coded_height: int | None = column("int32", "pixels as stored, before cropping")
-    source_frame_rate: float | None = column("double", "frames per second, the mean")
+    source_frame_rate: float | None = column("double", "frames per second of the frames of a cut, the mean")
     source_num_frames: int | None = column("int64", "frames of the source in the cut")
     source_duration_seconds: float | None = column("double", "s, to the end of the last frame")
     source_rotation: int | None = column("int16", "degrees, counter-clockwise, by which players rotate it", low=None)

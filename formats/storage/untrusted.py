@@ -18,7 +18,7 @@ import stat
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
 from functools import cache, lru_cache
 from io import BufferedReader
@@ -94,6 +94,7 @@ PICTURE_SIDE_MAX = 1 << 16
 # Real manifests and indexes stay far below this. Above it, the sizes of the files that the values refer to are checked.
 VALUES_PER_BYTE, VALUES_ALLOWED = 64, 1_000_000
 ROWS_ALLOWED = 1000
+MAX_TABLE_BYTES = 4 << 30
 SEAL, FOOTER_END = b"vidprep footer", 8  # FOOTER_END: length of a Parquet footer in four bytes, then PAR1
 
 
@@ -308,3 +309,56 @@ def as_parquet(file: pa.NativeFile, path: Path) -> pq.ParquetFile:
     opened = pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=False)  # which costs local reads 0.1 ms
     check_counts(opened.metadata, path)
     return cast("pq.ParquetFile", opened)
+
+
+def read_parquet(path: str | Path, columns: Sequence[str] | None = None, *, is_counted: bool = False) -> pa.Table:
+    """Return a Parquet file as a table. Text is counted before it is loaded: a few bytes can repeat a word of a megabyte a million times.
+
+    Args:
+        path: A regular file.
+        columns: Read these only; those that are not there are left out.
+        is_counted: The numbers of its rows and values were checked already.
+
+    Raises:
+        OSError: The file cannot be read, or is not regular.
+        ValueError: It claims more than it can hold, or its values take more than MAX_TABLE_BYTES.
+    """
+    with arrow_file(Path(path)) as file:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not is_counted:
+            check_counts(pq.ParquetFile(file).metadata, Path(path))
+        schema = pq.read_schema(file)
+        names = [name for name in schema.names if columns is None or name in columns]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two columns with the same name: {', '.join(names)}")
+        kinds = [schema.field(name).type for name in names]
+        text = [
+            name
+            for name, kind in zip(names, kinds, strict=True)
+            if pa.types.is_string(kind) or pa.types.is_binary(kind)
+        ]
+        size, found = 0, {name: list[pa.Array]() for name in names}
+        for batch in pq.ParquetFile(file, read_dictionary=text, page_checksum_verification=True).iter_batches(
+            columns=names
+        ):
+            for name, array in zip(names, batch.columns, strict=True):
+                size += _bytes_of(array)
+                if size > MAX_TABLE_BYTES:
+                    raise ValueError(f"its values take more than {MAX_TABLE_BYTES / 1e9:.2f} GB; give it in parts")
+                found[name].append(array.dictionary_decode() if name in text else array)
+        plain = (kind.value_type if pa.types.is_dictionary(kind) else kind for kind in kinds)
+        columns_of = {name: pa.chunked_array(found[name], kind) for name, kind in zip(names, plain, strict=True)}
+        return pa.table(columns_of).replace_schema_metadata(schema.metadata)
+
+
+def _bytes_of(array: pa.Array) -> int:
+    """Return the size of an array without its dictionary."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = array.type.value_type if pa.types.is_dictionary(array.type) else None
+    if kind is None or not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+        return int(array.nbytes)
+    return int(pc.sum(pc.take(pc.binary_length(array.dictionary), array.indices)).as_py() or 0)

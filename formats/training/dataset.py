@@ -46,7 +46,7 @@ from vidprep.formats.training.items import (
     class_ids,
     stream,
 )
-from vidprep.formats.training.rows import FrameRows, RowSource
+from vidprep.formats.training.rows import FrameRows, RowsGap, RowSource
 from vidprep.formats.training.samplers import (
     SHORTS,
     ClipSampler,
@@ -97,6 +97,7 @@ class _Video:
         labels: Labels of the video
         class_id: Number of its class; None if the store has no classes
         number: Its number among the videos of the dataset
+        rows: (N,) place of the row of each frame
     """
 
     stored: StoredVideo
@@ -107,6 +108,7 @@ class _Video:
     labels: ItemLabels
     class_id: int | None
     number: int
+    rows: Numbers
 
 
 class VideoDataset:
@@ -151,8 +153,13 @@ class VideoDataset:
         audio_channels: 1 or 2.
         audio_seconds: Length of `audio`; None is as long as the clip.
         rows: Values of each frame, such as states and actions of a robot: a Parquet or CSV file, or a table, with the columns `id`,
-            and `frame` (from 0) or `time` (s); or the folder of a LeRobot dataset. Adds `rows`, a dict of (T, …) arrays; by time, a frame
-            has the nearest row.
+            and `frame` (from 0) or `time` (s) of the source; or the folder of a LeRobot dataset with these videos. Adds `rows`, a dict of
+            (T, …) arrays, and lists of texts; by time, a frame has the row that is nearest to its `source_timestamps`.
+        rows_gap: What happens to a frame in a hole of the times of rows (1.5 times their usual distance), or past their end:
+            "error", or "hold", which gives it the row before.
+        delta_rows: For columns of rows, which rows an item has instead of those of its frames, counted from the row of its first frame, as
+            LeRobot's delta_timestamps in steps: ``{"action": range(50), "state": [-1, 0]}``. Past the first and last row of the video
+            that one is repeated, where NAME_is_pad, (K,) bool, is True. No more frames are decoded.
         tensors: Return torch tensors, which share the memory of the arrays.
         seed: Seed of everything random.
         rank: Number of this process: it takes every world_size-th clip, starting with this one.
@@ -194,6 +201,8 @@ class VideoDataset:
         audio_channels: Literal[1, 2] = 1,
         audio_seconds: float | None = None,
         rows: RowSource | None = None,
+        rows_gap: RowsGap = "error",
+        delta_rows: Mapping[str, Sequence[int]] | None = None,
         tensors: bool = False,
         seed: int = 0,
         rank: int = 0,
@@ -261,8 +270,13 @@ class VideoDataset:
             self.audio = Audio.of(audio_rate, audio_channels, audio_seconds, self.clips, used, self.store.__getitem__)
         elif audio_seconds is not None or audio_channels != 1:
             raise SettingsError("audio_seconds and audio_channels need audio_rate")
-        self._rows = None if rows is None else FrameRows(rows, self.ids, self.sizes[:, 0].astype(np.int64))
+        if rows is None and delta_rows is not None:
+            raise SettingsError("delta_rows needs rows")
+        self._rows = None if rows is None else FrameRows(rows, self.ids, rows_gap, delta_rows)
         self._open()
+        if self._rows is not None:
+            for number, id_ in enumerate(self.ids):
+                self._rows_of(number, self.store[id_])
 
     def _warn_of_short(self, clips_of_videos: Numbers, *, is_chosen: bool) -> None:
         """Warn about videos without a clip, unless the user chose that."""
@@ -658,7 +672,7 @@ class VideoDataset:
         if video.class_id is not None:
             item["class_id"] = video.class_id
         if self._rows is not None:
-            item["rows"] = self._rows.of(video.number, clip.id, numbers, video.timestamps[numbers])
+            item["rows"] = self._rows.of_clip(video.number, video.rows[numbers])
         if self.audio is not None:
             item.update(self.audio.item(video.stored, float(video.timestamps[numbers[0]])))
         return item
@@ -676,7 +690,17 @@ class VideoDataset:
         labels = ItemLabels(value_of(self._column(LABELS)[row]) if self._has_labels else {})
         labels.arrays = self._array_labels
         class_id = self._column(CLASS)[row].as_py() if self._has_classes else None
-        return _Video(stored, timing, timestamps, stored.source_frames, sources, labels, class_id, row)
+        rows = self._rows_of(row, stored)
+        return _Video(stored, timing, timestamps, stored.source_frames, sources, labels, class_id, row, rows)
+
+    def _rows_of(self, number: int, stored: StoredVideo) -> Numbers:
+        """Return the row of each frame of a video. A store that does not know its source is its own."""
+        if self._rows is None:
+            return np.zeros(0, np.int64)
+        times = stored.source_timestamps
+        return self._rows.of_video(
+            number, stored.id, stored.source_frames, stored.timestamps if np.isnan(times).any() else times
+        )
 
 
 def _span(clip: Clip) -> str:

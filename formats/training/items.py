@@ -168,10 +168,8 @@ def stacked(items: Sequence[dict[str, Any]]) -> Item:
     batch = Item()
     for name in items[0]:
         values = [item[name] for item in items]
-        if name == "labels":
+        if name in ("labels", "rows"):
             batch[name] = batch_of(values)
-        elif name == "rows":
-            batch[name] = {key: np.stack([each[key] for each in values]) for key in values[0]}
         elif name != "frames":
             batch[name] = column(values)
     return batch
@@ -242,10 +240,10 @@ def stream(key: RandomKey, name: RandomStream) -> np.random.Generator:
 
 
 class ItemLabels(dict[str, Any]):
-    """Labels of a video by name.
+    """Labels of a video, or values of the rows of a clip, by name.
 
     Attributes:
-        arrays: Names of labels that become arrays in batches. Others become lists
+        arrays: Names of those that become arrays in batches. Others become lists
     """
 
     arrays: frozenset[str] = frozenset()
@@ -262,9 +260,9 @@ def array_labels(labels: Labels) -> frozenset[str]:
 
 
 def batch_of(items: Sequence[ItemLabels]) -> dict[str, Any]:
-    """Return the labels of several items: arrays for `ItemLabels.arrays`, lists for others."""
+    """Return the labels or rows of several items: arrays for `ItemLabels.arrays`, lists for others."""
     return {
-        name: np.asarray([item[name] for item in items]) if name in items[0].arrays else [item[name] for item in items]
+        name: np.stack([item[name] for item in items]) if name in items[0].arrays else [item[name] for item in items]
         for name in items[0]
     }
 

@@ -22,8 +22,10 @@ def as_tensors(item: Item) -> Item:
         (name, torch.from_numpy(value) if isinstance(value, np.ndarray) else value) for name, value in item.items()
     )
     for name in ("labels", "rows"):
-        if type(inner := made.get(name)) is dict:
-            made[name] = dict(as_tensors(Item(inner)))
+        if isinstance(inner := made.get(name), dict):
+            made[name] = type(inner)(as_tensors(Item(inner)))
+            if isinstance(inner, ItemLabels):
+                made[name].arrays = inner.arrays
     return made
 
 

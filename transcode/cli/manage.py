@@ -21,6 +21,7 @@ from vidprep.transcode.export import TARGETS
 from vidprep.transcode.settings import BAD_ROWS, parse_bytes, parse_names, typed
 
 if TYPE_CHECKING:
+    from vidprep.formats.training import RowsGap
     from vidprep.transcode.destination import Compacted, Merged, Relabelled
 
 
@@ -271,6 +272,14 @@ def pack(
             path="any",
         ),
     ] = None,
+    rows_gap: Annotated[
+        str,
+        Option(
+            "--to lerobot: what happens to a frame in a hole of the times of rows, or past their end: an error, or hold, which gives it "
+            "the row before.",
+            choices=("error", "hold"),
+        ),
+    ] = "error",
     overwrite: Annotated[bool, Option("Replace what an earlier pack wrote to OUT.")] = False,
 ) -> Packed:
     """Convert a store into a format that another tool reads.
@@ -288,7 +297,7 @@ def pack(
         SettingsError: A value is not allowed.
     """
     from vidprep.formats.stores import VIDEO_SHARDS, VideoStore, open_store
-    from vidprep.transcode.export import FrameFolders, carry_over, export, pack_store, pack_videos
+    from vidprep.transcode.export import PackOptions, carry_over, export, pack_store, pack_videos
     from vidprep.transcode.settings import FrameOutput, Sampling, Scale, as_place
 
     out = Path(out)
@@ -317,7 +326,7 @@ def pack(
         output = FrameOutput(to, quality, subsampling, shard_bytes)
         count = pack_store(opened, out, output, num_shards=shards or 1, overwrite=overwrite)
     else:
-        folders = FrameFolders(FrameOutput("burst", quality, subsampling), scale, sampling)
+        folders = PackOptions(FrameOutput("burst", quality, subsampling), scale, sampling, cast("RowsGap", rows_gap))
         count = export(opened, out, to, folders, overwrite=overwrite)
     if carried is None:
         return Packed(count)

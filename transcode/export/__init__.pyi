@@ -7,4 +7,4 @@ from .robot import (
     forget_robot_dataset as forget_robot_dataset,
     is_robot_output as is_robot_output,
 )
-from .targets import TARGETS as TARGETS, FrameFolders as FrameFolders
+from .targets import TARGETS as TARGETS, PackOptions as PackOptions

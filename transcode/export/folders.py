@@ -39,7 +39,7 @@ from vidprep.transcode.export.pack import (
     refuse_odd_ids,
     write_class_numbers,
 )
-from vidprep.transcode.export.targets import TARGETS, FrameFolders
+from vidprep.transcode.export.targets import TARGETS, PackOptions
 from vidprep.transcode.settings import Scale
 from vidprep.transcode.sources import csv_cell
 
@@ -49,7 +49,7 @@ RATE_DIGITS, TIME_DIGITS = 9, 6
 FRAMES_AT_ONCE = 64
 
 
-def export(store: FrameStore, out: Path, kind: str, options: FrameFolders, *, overwrite: bool = False) -> int:
+def export(store: FrameStore, out: Path, kind: str, options: PackOptions, *, overwrite: bool = False) -> int:
     """Write `out` in a format of `TARGETS`; return the number of videos. Raises DestinationError, StoreError, OSError."""
     target = TARGETS[kind]
     if target.needs_videos and not isinstance(store, VideoStore):
@@ -79,7 +79,7 @@ class _Times(NamedTuple):
     time_base_den: int | None
 
 
-def write_frames(store: FrameStore, out: Path, options: FrameFolders) -> None:
+def write_frames(store: FrameStore, out: Path, options: PackOptions) -> None:
     rows = {row.id: row for row in read_rows(store.folder, _Times)}
     with (out / VIDEOS_NAME).open("w", encoding="utf-8") as file:
         for id_ in store.ids:
@@ -120,7 +120,7 @@ def _starts(video: StoredVideo, row: _Times | None) -> list[float] | None:
     return [tick * row.time_base_num / row.time_base_den for tick in row.pts]
 
 
-def _pictures(video: StoredVideo, numbers: Sequence[int], options: FrameFolders) -> Iterator[bytes]:
+def _pictures(video: StoredVideo, numbers: Sequence[int], options: PackOptions) -> Iterator[bytes]:
     """Yield JPEGs: those of the store where it has them in that size."""
     size = _size(video, options.scale)
     own = video.store.coded(video.id) if size is None else None
@@ -160,7 +160,7 @@ def _described(
     return line | {escaped_label(name, LINE_KEYS): for_json(value) for name, value in labels.items()}
 
 
-def write_hf(store: FrameStore, out: Path, _options: FrameFolders) -> None:
+def write_hf(store: FrameStore, out: Path, _options: PackOptions) -> None:
     splits = ids_of_splits(store)
     write_class_numbers(store, out)
     for split, ids in splits.items():
@@ -207,7 +207,7 @@ def _into_mp4(source: BinaryIO, target: Path) -> None:
                 made.mux_one(packet)
 
 
-def write_torchcodec(store: FrameStore, out: Path, _options: FrameFolders) -> None:
+def write_torchcodec(store: FrameStore, out: Path, _options: PackOptions) -> None:
     store = cast(VideoStore, store)
     for id_ in store.ids:
         target = out / f"{id_}.json"
@@ -231,11 +231,11 @@ def _own_file(store: VideoStore, id_: str) -> str:
     return place if isinstance(place, str) else str(place.absolute())
 
 
-def write_dali(store: FrameStore, out: Path, _options: FrameFolders) -> None:
+def write_dali(store: FrameStore, out: Path, _options: PackOptions) -> None:
     _write_lists(store, out, "file_list", cast(VideoStore, store))
 
 
-def write_mmaction(store: FrameStore, out: Path, options: FrameFolders) -> None:
+def write_mmaction(store: FrameStore, out: Path, options: PackOptions) -> None:
     if isinstance(store, VideoStore):
         _write_lists(store, out, "videos", store)
     else:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import SettingsError
 from vidprep.transcode.settings import FrameOutput, Sampling, Scale
+
+if TYPE_CHECKING:
+    from vidprep.formats.training import RowsGap
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +18,7 @@ class PackTarget:
 
     Attributes:
         writer: `module:function` in `vidprep.transcode.export`, imported when it is chosen. It gets a FrameStore, the empty folder to
-            write, and FrameFolders
+            write, and PackOptions
         needs_videos: Whether it is made of encoded videos alone
     """
 
@@ -23,18 +27,20 @@ class PackTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameFolders:
-    """Options of the frames that are written as pictures.
+class PackOptions:
+    """Options of what is written for other tools.
 
     Attributes:
         jpeg: Quality and subsampling of frames that the store has no JPEG of
-        scale: Their size: as they are, or by `multiple_of`
+        scale: Size of pictures: as they are, or by `multiple_of`
         sampling: Which frames; None for all
+        rows_gap: What happens to a frame without a row near it
     """
 
     jpeg: FrameOutput
     scale: Scale
     sampling: Sampling | None
+    rows_gap: RowsGap = "error"
 
     def __post_init__(self) -> None:
         if self.scale.short_side is not None or self.scale.size is not None:

@@ -5,28 +5,27 @@ Labels of the store say what a video shows:
 episode_index   number of its episode (or `episode`, numbers or names in order)
 camera          name of its camera; without this label, each episode has one
 task            text of the task, if there is one
-rows            a Parquet or CSV file of the values of the episode, if there is one: columns of numbers or lists of numbers, one of
-                them `frame` or `frame_index` (of the source video, from 0), or `time` or `timestamp` (s). A frame has the row that is
-                nearest in time.
+rows            a Parquet or CSV file of the values of the episode, if there is one: columns of numbers, texts or lists of numbers, one of
+                them `frame` or `frame_index` (of the source video, from 0), or `time` or `timestamp` (s, from its first frame). A frame
+                has the row that is nearest in time, as in `VideoDataset(rows=…)`.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet as pq
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.lerobot import INFO_NAME, TASKS_NAME, task_table
 from vidprep.formats.manifest import ManifestRow, manifest_paths, manifest_rows
 from vidprep.formats.stores import FrameStore, VideoStore
+from vidprep.formats.training import RowsGap, read_rows, rows_at_times, rows_of_frames
 from vidprep.transcode.export.pack import open_intact
 from vidprep.transcode.export.robot_files import (
     EPISODES_NAME,
@@ -42,7 +41,7 @@ from vidprep.transcode.export.robot_files import (
     write_table,
 )
 from vidprep.transcode.export.robot_rows import Statistics, joined_statistics, numbered, statistics_of_rows
-from vidprep.transcode.export.targets import FrameFolders
+from vidprep.transcode.export.targets import PackOptions
 from vidprep.transcode.sources import episode_video
 
 EPISODE_LABELS, CAMERA_LABEL, TASK_LABEL, ROWS_LABEL = ("episode_index", "episode"), "camera", "task", "rows"
@@ -52,7 +51,7 @@ ONLY_CAMERA, PREFIX = "main", "observation.images."
 TYPES = {"float": "float32", "double": "float64", "bool": "bool"}
 
 
-def write_lerobot(store: FrameStore, out: Path, _options: FrameFolders) -> None:
+def write_lerobot(store: FrameStore, out: Path, options: PackOptions) -> None:
     """Write a LeRobot dataset. Raises StoreError, OSError."""
     store = cast(VideoStore, store)
     episodes, rows = _episodes(store), _rows_of_store(store)
@@ -62,7 +61,7 @@ def write_lerobot(store: FrameStore, out: Path, _options: FrameFolders) -> None:
     schema: pa.Schema | None = None
     with RowFiles(out) as files:
         for number, (name, cameras) in enumerate(episodes.items()):
-            table = _table(store, name, cameras, tasks)
+            table = _table(store, name, cameras, tasks, options.rows_gap)
             if schema is not None and table.schema != schema:
                 raise StoreError(
                     f"{name}: has the columns {table.schema.names}, others have {schema.names}", path=store.path
@@ -118,7 +117,12 @@ def _episodes(store: VideoStore) -> dict[str, dict[str, str]]:
     cameras = {tuple(sorted(each)) for each in found.values()}
     if len(cameras) > 1:
         raise StoreError(f"its episodes have different cameras: {sorted(cameras)[:2]}", path=store.path)
-    return {str(name): dict(sorted(found[name].items())) for name in sorted(found)}
+    return {str(name): dict(sorted(found[name].items())) for name in sorted(found, key=_by_number)}
+
+
+def _by_number(name: object) -> list[tuple[int, str]]:
+    """Return a key by which `ep_2` comes before `ep_10`."""
+    return [(int(digits or -1), other) for other, digits in re.findall(r"(\D*)(\d*)", str(name))]
 
 
 def _rows_of_store(store: VideoStore) -> dict[str, ManifestRow]:
@@ -145,7 +149,7 @@ def _task(store: VideoStore, id_: str) -> str:
     return str(store.labels(id_).get(TASK_LABEL) or "")
 
 
-def _table(store: VideoStore, name: str, cameras: Mapping[str, str], tasks: Sequence[str]) -> pa.Table:
+def _table(store: VideoStore, name: str, cameras: Mapping[str, str], tasks: Sequence[str], gap: RowsGap) -> pa.Table:
     """Return the values of an episode's frames, with columns for the numbers of the rows. Raises StoreError."""
     counts = {camera: len(store[id_]) for camera, id_ in cameras.items()}
     if len(set(counts.values())) > 1:
@@ -153,7 +157,7 @@ def _table(store: VideoStore, name: str, cameras: Mapping[str, str], tasks: Sequ
     id_ = next(iter(cameras.values()))
     values = {}
     if (place := store.labels(id_).get(ROWS_LABEL)) is not None:
-        values = _values(store, id_, Path(str(place)))
+        values = _values(store, id_, Path(str(place)), gap)
     count = counts[next(iter(cameras))]
     columns = {
         **values,
@@ -164,57 +168,43 @@ def _table(store: VideoStore, name: str, cameras: Mapping[str, str], tasks: Sequ
     return pa.table(columns)
 
 
-def _values(store: VideoStore, id_: str, path: Path) -> dict[str, pa.Array]:
+def _values(store: VideoStore, id_: str, path: Path, gap: RowsGap) -> dict[str, pa.Array]:
     """Return the values of each frame from a file of rows. Raises StoreError."""
     try:
-        table = pyarrow.csv.read_csv(path) if path.suffix == ".csv" else pq.read_table(path, partitioning=None)
+        table = read_rows(path)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise StoreError(f"{id_}: its rows cannot be read: {error}", path=path) from error
     frame = next((name for name in FRAME_NAMES if name in table.column_names), None)
     time = next((name for name in TIME_NAMES if name in table.column_names), None)
     video = store[id_]
-    if frame is not None:
-        due, there = video.source_frames.astype(np.float64), np.asarray(table[frame].to_numpy(), np.float64)
-        farthest = 0.0
-    elif time is not None:
-        due, there = video.source_timestamps, np.asarray(table[time].to_numpy(), np.float64)
-        farthest = float(np.diff(np.sort(there)).max(initial=0.0))
-    else:
-        raise StoreError(f"{id_}: its rows have no column {', '.join((*FRAME_NAMES, *TIME_NAMES))}", path=path)
-    chosen = _nearest(there, due)
-    off = np.abs(there[chosen] - due) if len(there) else np.full(len(due), np.inf)
-    if off.max(initial=0.0) > farthest:
-        worst = int(np.argmax(off))
-        raise StoreError(f"{id_}: frame {worst}, which is {due[worst]:.6g} of the source, has no row", path=path)
+    try:
+        if frame is not None:
+            chosen = rows_of_frames(np.asarray(table[frame].to_numpy(), np.float64), video.source_frames)
+        elif time is not None:
+            chosen = rows_at_times(np.asarray(table[time].to_numpy(), np.float64), video.source_timestamps, gap)
+        else:
+            raise ValueError(f"no column {', '.join((*FRAME_NAMES, *TIME_NAMES))}")
+    except ValueError as error:
+        raise StoreError(f"has for {id_} {error}", path=path) from error
     kept = [name for name in table.column_names if name not in (*FRAME_NAMES, *TIME_NAMES, *OWN_COLUMNS)]
     return {name: _as_stored(table[name].take(pa.array(chosen)), name, path) for name in kept}
 
 
-def _nearest(there: npt.NDArray[np.float64], due: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Return for each value the place of the nearest one."""
-    if not len(there):
-        return np.zeros(0, np.int64)
-    order = np.argsort(there, kind="stable")
-    after = np.searchsorted(there[order], due)
-    left, right = (np.clip(each, 0, len(there) - 1) for each in (after - 1, after))
-    return order[np.where(due - there[order][left] <= there[order][right] - due, left, right)]
-
-
 def _as_stored(column: pa.ChunkedArray, name: str, path: Path) -> pa.Array:
-    """Return values as LeRobot stores them: numbers, or lists of one length. Raises StoreError."""
+    """Return values as LeRobot stores them: texts, numbers, or lists of one length above 1. Raises StoreError."""
     try:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            return column.cast(pa.string()).fill_null("").combine_chunks()
         values = np.asarray(column.to_pylist())
         if values.dtype.kind == "f":
             values = values.astype(np.float32)
         if values.dtype.kind not in "bif" or values.ndim > 2:
             raise ValueError(f"has the column {name} of {column.type}")
-        return (
-            pa.array(values)
-            if values.ndim == 1
-            else pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
-        )
+        if values.ndim == 1 or values.shape[1] == 1:
+            return pa.array(values.reshape(-1))
+        return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
     except (ValueError, TypeError) as error:
-        raise StoreError(f"{error}; give numbers, or lists of as many numbers in each row", path=path) from error
+        raise StoreError(f"{error}; give texts, numbers, or lists of as many numbers in each row", path=path) from error
 
 
 def _features(schema: pa.Schema) -> dict[str, Any]:

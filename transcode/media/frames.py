@@ -76,6 +76,7 @@ class SourceFacts(StampCounts):
         opening: Time 0 of the output, in ticks from the first frame displayed
         last_end: End of the last frame of the cut, in ticks from the first frame displayed
         end_tick: End of the last frame that was read, likewise
+        span: Begin of the first and end of the last frame of the cut, whole frames, likewise
         is_vfr: Whether the rate varies
         is_interlaced: Whether a frame was interlaced
         num_deinterlaced: Frames that were deinterlaced
@@ -92,6 +93,7 @@ class SourceFacts(StampCounts):
     opening: Fraction = Fraction(0)
     last_end: int = 0
     end_tick: int = 0
+    span: tuple[int, int] = (0, 0)
     is_vfr: bool = False
     is_interlaced: bool = False
     num_deinterlaced: int = 0
@@ -146,7 +148,8 @@ def source_frames(
         nonlocal found
         if not found:
             found, facts.opening = True, window.opening(frame.pts, is_held=is_held)
-        facts.num_frames += 1
+            facts.span = frame.pts, frame.end_pts
+        facts.num_frames, facts.span = facts.num_frames + 1, (facts.span[0], frame.end_pts)
         facts.steps.add(frame.end_pts - frame.pts)
         if is_bounded:
             frame.end_pts = window.end_of(frame.pts, frame.end_pts)

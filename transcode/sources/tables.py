@@ -3,7 +3,7 @@
 Every fault is a ValueError that says what was found and what to give instead. pyarrow reads only Parquet: its type
 inference for text would turn a label `007` into 7, and others into dates.
 """
-# ruff: noqa: PTH122, PTH123
+# ruff: noqa: PTH100, PTH118, PTH120, PTH122, PTH123
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from vidprep.formats.errors import SourceError, in_bytes
-from vidprep.formats.storage import ArrowStream, open_regular
+from vidprep.formats.errors import SourceError
+from vidprep.formats.storage import ArrowStream, open_regular, read_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 STILL_OR_ANIMATED = frozenset(("webp", "avif"))  # extensions of both
 BRANDS_BYTES = 128
-KEYS = ("path", "id")
-MAX_ROWS, MAX_COLUMNS, MAX_NESTED, MAX_BYTES = 20_000_000, 10_000, 50_000_000, 4 << 30
+KEYS, ROWS = ("path", "id"), "rows"
+MAX_ROWS, MAX_COLUMNS, MAX_NESTED = 20_000_000, 10_000, 50_000_000
 STAYS_TEXT = frozenset(("path", "id", "start", "end"))
 FORMULA = re.compile(r"[=+\-@\t\r\n＝＋－＠]")
 VIDEO_EXTENSIONS = frozenset(
@@ -241,30 +241,15 @@ def _constant(name: str) -> float | None:
 
 
 def _parquet_table(table: str) -> SourceTable:
-    """Read a Parquet file. Text is counted before it is loaded: a few bytes of Parquet can repeat a word of a megabyte a
-    million times.
-    """
-    import pyarrow as pa
+    """Read a Parquet file."""
     from pyarrow import parquet
 
     with parquet.ParquetFile(table) as file:
         _check_size(file.metadata.num_rows, file.metadata.num_columns)
+        _distinct(file.schema_arrow.names)
         if (count := _num_nested(file.metadata)) > MAX_NESTED:
             raise ValueError(f"its lists have {count:,} values, more than {MAX_NESTED:,}; leave them out")
-        schema = file.schema_arrow
-    text = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
-    size, columns = 0, {name: list[pa.Array]() for name in _distinct(schema.names)}
-    with parquet.ParquetFile(table, read_dictionary=text) as file:
-        for batch in file.iter_batches():
-            for name, array in zip(columns, batch.columns, strict=True):
-                size += _bytes_of(array)
-                if size > MAX_BYTES:
-                    raise ValueError(f"its values take more than {in_bytes(MAX_BYTES)}; give it in parts")
-                columns[name].append(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
-    plain = (field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema)
-    return _arrow_table(
-        pa.table({n: pa.chunked_array(columns[n], kind) for n, kind in zip(columns, plain, strict=True)})
-    )
+    return _arrow_table(read_parquet(table, is_counted=True))
 
 
 def _num_nested(metadata: FileMetaData) -> int:
@@ -275,17 +260,6 @@ def _num_nested(metadata: FileMetaData) -> int:
             groups = range(metadata.num_row_groups)
             count += sum(metadata.row_group(number).column(place).num_values for number in groups)
     return count
-
-
-def _bytes_of(array: pa.Array) -> int:
-    """Return the size of an array without its dictionary."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    kind = array.type.value_type if pa.types.is_dictionary(array.type) else None
-    if kind is None or not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
-        return int(array.nbytes)
-    return int(pc.sum(pc.take(pc.binary_length(array.dictionary), array.indices)).as_py() or 0)
 
 
 def _check_size(num_rows: int, num_columns: int) -> None:
@@ -321,7 +295,7 @@ def read_source_table(table: object) -> SourceTable:
         suffix = os.path.splitext(path)[1].lower()
         if suffix not in READERS:
             raise SourceError(f"is not a table; give one of {', '.join(READERS)}", path=path)
-        return READERS[suffix](path)
+        return _with_paths_of_rows(READERS[suffix](path), os.path.dirname(os.path.abspath(path)))
     except (OSError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, csv.Error) as error:
         # RuntimeError: what pyarrow or recursion refuses
         if isinstance(error, SourceError):
@@ -329,6 +303,19 @@ def read_source_table(table: object) -> SourceTable:
         if isinstance(error, UnicodeDecodeError):
             raise SourceError(f"is not text in UTF-8, as tables are ({error}); save it so", path=path) from error
         raise SourceError(f"table cannot be read: {error}", path=path) from error
+
+
+def _with_paths_of_rows(table: SourceTable, folder: str) -> SourceTable:
+    """Return a table in which files of rows are relative to its folder, as `path` is."""
+    if ROWS not in table.columns:
+        return table
+    cells = [
+        os.path.join(folder, cell)
+        if isinstance(cell, str) and cell.endswith((".csv", ".parquet")) and "://" not in cell
+        else cell
+        for cell in table.values(ROWS)
+    ]
+    return SourceTable({**table.columns, ROWS: cells}, table.num_rows, table.notes)
 
 
 def _distinct(names: list[str]) -> list[str]:

@@ -61,7 +61,8 @@ def describe_frames(row: ManifestRow, made: Outcome, stream: FrameStream) -> Non
     duration = facts.duration * info.time_base
     row.source_num_frames = facts.num_frames
     row.source_duration_seconds = float(duration)
-    row.source_frame_rate = float(facts.num_frames / duration) if duration else None
+    begin, end = facts.span  # of whole frames: a cut may begin and end inside one
+    row.source_frame_rate = float(facts.num_frames / ((end - begin) * info.time_base)) if end > begin else None
     row.source_is_vfr = facts.is_vfr
     row.source_is_interlaced = facts.is_interlaced or facts.num_fields > 0
     distinct = len(set(indexes))

@@ -202,6 +202,7 @@ def facts_of(made: Sequence[MadeSegment], time_base: Fraction) -> SourceFacts:
         opening=first.segment.opening,
         last_end=last.facts.last_end,
         end_tick=last.facts.end_tick,
+        span=(first.facts.span[0], last.facts.span[1]),
         is_vfr=is_variable(steps, time_base),
         is_interlaced=any(each.facts.is_interlaced for each in made),
         num_fields=min(num_frames, sum(each.facts.num_fields for each in made)),

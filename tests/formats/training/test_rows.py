@@ -15,7 +15,7 @@ from tests.helpers import transcode, with_peers
 from tests.numbered_pictures import constant, number_on, write
 from tests.robots import CAMERAS, OTHER_CAMERA, make_robot_dataset
 from vidprep.formats import PrefetchLoader, VideoDataset
-from vidprep.formats.errors import SettingsError, StoreError
+from vidprep.formats.errors import SettingsError
 
 RATE, COUNT = 30, 60
 
@@ -135,24 +135,143 @@ def test_fifty_rows_per_second_beside_thirty_frames(store: Path, tmp_path: Path)
         assert np.array_equal(item["rows"]["time"], item["rows"]["at"])
 
 
-def test_a_frame_without_a_row_near_it_is_an_error(store: Path) -> None:
-    times = np.arange(30) / 50
-    dataset = VideoDataset(
-        store, 4, rows=pa.table({"id": ["a"] * 30 + ["b"] * 30, "time": np.tile(times, 2), "at": np.tile(times, 2)})
-    )
-    assert dataset[0]["rows"]["at"][0] == 0
-    with pytest.raises(StoreError, match="has no row near it"):
-        dataset[len(dataset) - 1]
+def timed(times: object, *, ids: str = "ab") -> pa.Table:
+    """Rows of each video at these times, which are their values too."""
+    times = np.asarray(times)
+    names = np.repeat(list(ids), len(times))
+    return pa.table({"id": names, "time": np.tile(times, len(ids)), "at": np.tile(times, len(ids))})
+
+
+STEPS = np.arange(101) / 50
+NAN = np.where(np.arange(101) == 50, np.nan, STEPS)
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (STEPS * 1000, "'a' times from 0 to 2000, and the video ends at 1.967 s: they seem to be in milliseconds"),
+        (STEPS * 1e9, "seem to be in nanoseconds"),
+        (STEPS + 1.7e9, "seem to be of a clock"),
+        (STEPS * 1e9 + 1.7e18, "seem to be of a clock"),
+        (STEPS[:1], "no row from 0 to 1.967 s"),
+        (STEPS[(STEPS < 0.5) | (STEPS > 1.5)], r"no row from 0.48 to 1.52 s \(1.04 s\)"),
+        (STEPS[STEPS < 1], r"no row from 0.98 to 1.967 s \(0.987 s\)"),
+        (STEPS[STEPS > 1], r"no row from 0 to 1.02 s"),
+        (np.delete(STEPS, [40, 41]), r"no row from 0.78 to 0.84 s"),
+        (NAN, "a time that is no number, in row 100"),
+        (np.sort(np.append(STEPS, 0.5)), "two rows at 0.5 s"),
+    ],
+    ids=["ms", "ns", "clock", "clock in ns", "one", "hole", "early end", "late start", "two lost", "NaN", "twice"],
+)
+def test_times_that_do_not_fit_are_refused_when_the_dataset_is_made(times: object, said: str, store: Path) -> None:
+    with pytest.raises(SettingsError, match=said):
+        VideoDataset(store, 4, rows=timed(times))
+
+
+def test_rows_of_a_lower_rate_or_with_jitter_fit(store: Path) -> None:
+    rng = np.random.default_rng(0)
+    for times in (np.arange(20) / 10, np.arange(2), STEPS + rng.uniform(-0.004, 0.004, 101), STEPS.astype(np.float32)):
+        assert len(VideoDataset(store, 4, rows=timed(times))) == 2 * (COUNT - 3)
+
+
+def test_a_hole_may_be_filled_with_the_row_before(store: Path) -> None:
+    times = STEPS[(STEPS < 0.5) | (STEPS > 1.5)]
+    dataset = VideoDataset(store, COUNT, rows=timed(times), rows_gap="hold")
+    found, shown = dataset[0]["rows"]["at"], np.arange(COUNT) / RATE
+    in_hole = (shown > 0.49) & (shown < 1.51)
+    assert (found[in_hole] == 0.48).all() and np.abs(found - shown)[~in_hole].max() <= 0.01 + 1e-9
+    assert VideoDataset(store, COUNT, rows=timed(STEPS[STEPS < 1]), rows_gap="hold")[0]["rows"]["at"][-1] == 0.98
+
+
+@pytest.fixture(scope="module")
+def cuts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A source of 120 numbered pictures, and one whose first frame comes late; cuts of it."""
+    folder = tmp_path_factory.mktemp("cuts")
+    write(folder / "whole.mp4", constant(120, RATE))
+    write(folder / "late.mp4", [at + Fraction(1, 2) for at in constant(120, RATE)])
+    lines = ["path,id,start,end", "whole.mp4,a,2,3.5", "late.mp4,b,1.01,3"]
+    (folder / "cuts.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("rate", [None, 25, 10, 7])
+@pytest.mark.parametrize("verb", ["transcode", "burst", "shards", "webdataset"])
+def test_a_row_is_that_of_the_picture_whatever_was_cut_and_at_any_rate(
+    verb: str, rate: int | None, cuts: Path, tmp_path: Path
+) -> None:
+    """Times and numbers count in the source, as `pack --to lerobot` takes them."""
+    kind = ["--format", verb] if verb in ("shards", "webdataset") else []
+    options = [*kind, *(["--fps", rate] if rate else [])]
+    verb = {"shards": "transcode", "webdataset": "burst"}.get(verb, verb)
+    ran = transcode(cuts / "cuts.csv", tmp_path / "made", "--quiet", *options, verb=verb)
+    assert ran.code == 0, ran.err
+    numbers = np.arange(120)
+    by_frame = pa.table({"id": np.repeat(["a", "b"], 120), "frame": np.tile(numbers, 2), "at": np.tile(numbers, 2)})
+    for rows, scale, tolerance in ((by_frame, 1, 0.0), (timed(np.arange(201) / 50), RATE, RATE / 100 + 1e-6)):
+        dataset = VideoDataset(tmp_path / "made", 2, rows=rows)
+        assert len(dataset) > 10
+        for item in dataset:
+            shown = np.array([number_on(frame) for frame in item["frames"]])
+            assert np.abs(item["rows"]["at"] * scale - shown).max() <= tolerance
+
+
+def of_robot(robot: Path, source: object) -> VideoDataset:
+    deltas = {"action": range(50), "observation.state": [-1, 0]}
+    return VideoDataset(source, 1, rows=robot, delta_rows=deltas)  # type: ignore[arg-type]
+
+
+def test_chunks_of_rows_reach_as_far_as_the_episode(robot: Path, tmp_path: Path) -> None:
+    """50 actions from each frame on, and the state before it, of which only one frame is decoded."""
+    dataset = of_robot(robot, robot)
+    episodes = {id_: VideoDataset(robot, 1, ids=[id_], rows=robot) for id_ in dataset.ids}
+    numbers = dict.fromkeys(dataset.ids, 0)
+    for item in dataset:
+        own, number = episodes[item["id"]], numbers[item["id"]]
+        numbers[item["id"]] += 1
+        actions = np.concatenate([each["rows"]["action"] for each in own])
+        due = np.arange(number, number + 50)
+        assert np.array_equal(item["rows"]["action"], actions[np.minimum(due, len(own) - 1)])
+        assert np.array_equal(item["rows"]["action_is_pad"], due >= len(own))
+        assert item["rows"]["observation.state_is_pad"].tolist() == [number == 0, False]
+        assert item["rows"]["observation.state"].shape == (2, 2) and item["frames"].shape[0] == 1
+
+
+@pytest.mark.parametrize("processes", [True, False], ids=["processes", "threads"])
+def test_batches_of_chunks_and_texts(processes: bool, store: Path) -> None:
+    words = [f"{n} {name}" for name in "ab" for n in range(COUNT)]
+    dataset = VideoDataset(store, 2, rows=table(word=words), delta_rows={"number": [0, 70]})
+    with PrefetchLoader(dataset, 3, shuffle=True, seed=1, workers=2, processes=processes) as loader:
+        for batch in loader:
+            for frames, rows, pad, said, id_ in zip(
+                batch["frames"],
+                batch["rows"]["number"],
+                batch["rows"]["number_is_pad"],
+                batch["rows"]["word"],
+                batch["id"],
+                strict=True,
+            ):
+                shown = [number_on(frame) for frame in frames]
+                assert said == [f"{n} {id_}" for n in shown]
+                assert rows.tolist() == [shown[0], COUNT - 1] and pad.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("deltas", [{"none": [0]}, {"number": []}, {"number": [0.5]}, {"number": 3}])
+def test_chunks_that_make_no_sense_are_refused(deltas: dict[str, object], store: Path) -> None:
+    with pytest.raises(SettingsError, match="give whole numbers for one of number, three"):
+        VideoDataset(store, 4, rows=table(), delta_rows=deltas)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="delta_rows needs rows"):
+        VideoDataset(store, 4, delta_rows={"number": [0]})
 
 
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (table().slice(0, COUNT), "has 0 of 'b', which has 60 frames"),
-        (table(frame=[0, *range(COUNT - 1), *range(COUNT)]), "none, or two, of frame 1 of 'a'"),
+        (table().slice(0, COUNT), "rows has for 'b' no row"),
+        (table().slice(0, COUNT + 9), "rows has for 'b' no row of frame 9 of the source, and 9 of others"),
+        (table(frame=[0, *range(COUNT - 1), *range(COUNT)]), "rows has for 'a' two rows of frame 0"),
         (pa.table({"id": ["a"], "frame": [0]}), "give id, and frame or time, and values"),
         (pa.table({"frame": [0], "x": [0]}), "give id, and frame or time, and values"),
-        (table(word=["x"] * 2 * COUNT), "a column word of string"),
+        (table(odd=[b"x"] * 2 * COUNT), "a column odd of binary"),
         (table(odd=[[0] * (n % 2 + 1) for n in range(2 * COUNT)]), "lists of different lengths in the column odd"),
         ("none.parquet", "cannot be read"),
     ],

@@ -15,7 +15,7 @@ from tests.helpers import transcode
 from tests.numbered_pictures import constant, number_on, write
 from tests.transcode.test_robot_datasets import lerobot_reads, needs_lerobot
 from vidprep.formats import VideoDataset
-from vidprep.transcode import AuditReport, validate
+from vidprep.transcode import AuditReport, pack, validate
 
 RATE, STATES, LENGTHS, CAMERAS = 30, 50, (45, 61), ("front", "wrist")
 
@@ -104,3 +104,53 @@ def test_what_does_not_fit_is_said(
     assert transcode(tmp_path / "table.csv", tmp_path / "store", "--quiet").code == 0
     ran = transcode(tmp_path / "store", tmp_path / "out", "--to", "lerobot", verb="pack")
     assert ran.code == 2 and said in ran.err and not (tmp_path / "out").exists(), ran.err
+
+
+def rows_file(path: Path, times: np.ndarray, **columns: object) -> None:
+    pq.write_table(pa.table({"time": times, "state": times, **columns}), path)
+
+
+def one_episode(folder: Path, rows: str = "rows/0.parquet", **cut: object) -> Path:
+    """A store of one video of 120 numbered pictures, or a cut of it, with a file of rows that is relative to the table."""
+    write(folder / "whole.mp4", constant(120, RATE))
+    (folder / "rows").mkdir(exist_ok=True)
+    names = ["path", "id", "episode_index", "rows", *cut]
+    lines = [names, ["whole.mp4", "e", 0, rows, *cut.values()]]
+    (folder / "table.csv").write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+    assert transcode(folder / "table.csv", folder / "store", "--fps", 15, "--quiet").code == 0
+    return folder / "store"
+
+
+def test_rows_of_a_cut_are_those_that_the_loader_gives(tmp_path: Path) -> None:
+    store, times = one_episode(tmp_path, start=2, end=3.5), np.arange(201) / STATES
+    words = [f"{at:.2f}" for at in times]
+    rows_file(tmp_path / "rows" / "0.parquet", times, one=[[at] for at in times], note=words)
+    pack(store, tmp_path / "robot", to="lerobot")
+    made = pq.read_table(tmp_path / "robot" / "data", partitioning=None)
+    loaded = VideoDataset(store, 1, rows=pa.table({"id": ["e"] * 201, "time": times, "state": times}))
+    assert made["state"].to_pylist() == pytest.approx([item["rows"]["state"][0] for item in loaded], abs=1e-6)
+    assert made["state"].to_pylist()[:2] == pytest.approx([2.0, 2.06]) and made["note"].to_pylist()[0] == "2.00"
+    assert made["one"].type == pa.float32()
+    info = json.loads((tmp_path / "robot" / "meta/info.json").read_text())
+    assert info["features"]["note"]["dtype"] == "string" and info["features"]["one"]["shape"] == [1]
+
+
+def test_a_hole_in_the_rows_is_refused_unless_it_may_be_filled(tmp_path: Path) -> None:
+    store, times = one_episode(tmp_path), np.arange(201) / STATES
+    rows_file(tmp_path / "rows" / "0.parquet", times[(times < 1) | (times > 3)])
+    ran = transcode(store, tmp_path / "robot", "--to", "lerobot", verb="pack")
+    assert ran.code == 2 and "has for e no row from 0.98 to 3.02 s (2.04 s)" in ran.err, ran.err
+    assert not (tmp_path / "robot").exists()
+    assert transcode(store, tmp_path / "robot", "--to", "lerobot", "--rows-gap", "hold", verb="pack").code == 0
+    states = pq.read_table(tmp_path / "robot" / "data", partitioning=None)["state"].to_pylist()
+    assert states[20] == pytest.approx(0.98) and states[50] == pytest.approx(50 / 15, abs=0.011)
+
+
+def test_episodes_with_names_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    write(tmp_path / "a.mp4", constant(5, RATE))
+    lines = ["path,id,episode,start,end"] + [f"a.mp4,v{n},ep_{n},{n / 100},0.15" for n in (10, 9, 2)]
+    (tmp_path / "table.csv").write_text("\n".join(lines) + "\n")
+    assert transcode(tmp_path / "table.csv", tmp_path / "store", "--quiet").code == 0
+    pack(tmp_path / "store", tmp_path / "robot", to="lerobot")
+    lengths = pq.read_table(tmp_path / "robot/meta/episodes", partitioning=None)["length"].to_pylist()
+    assert lengths == sorted(lengths, reverse=True) and len(set(lengths)) > 1
