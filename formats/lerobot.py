@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from vidprep.formats.errors import StoreError
-from vidprep.formats.storage import read_json
+from vidprep.formats.errors import StoreError, count_of
+from vidprep.formats.storage import is_lfs_pointer, open_regular, read_json, read_parquet
 
-INFO_NAME, TASKS_NAME = "meta/info.json", "meta/tasks.parquet"
+INFO_NAME, TASKS_NAME, STATS_NAME = "meta/info.json", "meta/tasks.parquet", "meta/stats.json"
+MOMENTS = ("min", "max", "mean", "std")
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 OLD_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 OLD_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
@@ -78,23 +79,6 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeRows:
-    """Rows of an episode.
-
-    Attributes:
-        times: (L,) timestamps in seconds from the start of the episode
-        frame_indexes: (L,) number of each row in the episode
-        indexes: (L,) number of each row in the dataset
-        tasks: (L,) number of the task of each row
-    """
-
-    times: npt.NDArray[np.float64]
-    frame_indexes: npt.NDArray[np.int64]
-    indexes: npt.NDArray[np.int64]
-    tasks: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
 class LeRobotDataset:
     """The metadata of a dataset.
 
@@ -143,130 +127,113 @@ class LeRobotDataset:
     def read(cls, root: Path) -> LeRobotDataset:
         """Read the metadata of a folder. Raises StoreError."""
         path = root / INFO_NAME
-        try:
+        with _reading(path, "a damaged LeRobot dataset, download or record it again"):
             info = read_json(path)
+        with _reading(path, "cannot be read as that of a LeRobot dataset"):
             version = str(info["codebase_version"])
             if version not in VERSIONS:
                 raise StoreError(f"is of version {version}; {', '.join(VERSIONS)} are known", path=path)
-            found = cls(root, version, float(info["fps"]), info, [], _tasks(root, version))
-            if not 0 < found.rate < RATE_MAX:
-                raise StoreError(f"declares {found.rate:g} frames per second", path=path)
-            of_version = _episodes if version == "v3.0" else _old_episodes
-            found.episodes.extend(of_version(root, info, found.cameras))
-            found.episodes.sort(key=lambda episode: episode.number)
+            if not 0 < (rate := float(info["fps"])) < RATE_MAX:
+                raise StoreError(f"declares {rate:g} frames per second", path=path)
             if min(int(info["total_episodes"]), int(info["total_frames"])) < 0:
                 raise StoreError("declares a negative number of episodes or rows", path=path)
-            return found
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            ArithmeticError,
-            MemoryError,
-            RecursionError,
-            pa.ArrowException,
-        ) as error:
-            if isinstance(error, StoreError):
-                raise
-            raise StoreError(f"cannot be read as that of a LeRobot dataset: {_reason(error)}", path=path) from error
+            found = cls(root, version, rate, info, [], {})
+            of_version = _episodes if version == "v3.0" else _old_episodes
+            found.episodes.extend(sorted(of_version(root, info, found.cameras), key=lambda episode: episode.number))
+        found.tasks.update(_tasks(root, version))
+        return found
 
     def data_files(self) -> list[str]:
         """Return all files of rows, in the order in which LeRobot reads them: whether an episode names them or not."""
         return sorted(path.relative_to(self.root).as_posix() for path in (self.root / "data").glob("*/*.parquet"))
 
-    def indexes_of(self, name: str) -> npt.NDArray[np.int64]:
-        """Return the column `index` of a data file, in the order of its rows. Raises StoreError."""
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return a data file, or some of its columns, with one number in each row of those that number it. Raises StoreError."""
         path = self.root / name
-        try:
-            return np.asarray(
-                flat(pq.read_table(path, columns=["index"], partitioning=None)["index"]).to_numpy(), np.int64
-            )
-        except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as error:
-            raise StoreError(f"cannot be read: {_reason(error)}", path=path) from error
-
-    def wrong_columns(self, name: str) -> list[str]:
-        """Return what the columns of a data file contradict of the declared features. Raises StoreError."""
-        path, found = self.root / name, list[str]()
-        try:
-            schema = pq.read_schema(path)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise StoreError(f"cannot be read: {_reason(error)}", path=path) from error
-        for feature, about in self.features.items():
-            if about.get("dtype") == "video":
-                continue
-            if feature not in schema.names:
-                found.append(f"has no column {feature}, which is declared")
-            elif pa.types.is_fixed_size_list(kind := schema.field(feature).type) and [kind.list_size] != list(
-                about.get("shape") or []
-            ):
-                found.append(f"{feature} has {kind.list_size} values in each row, {about.get('shape')} is declared")
-        return found
-
-    def rows_of(self, name: str) -> dict[int, EpisodeRows]:
-        """Return the rows of each episode in a data file. Raises StoreError, FileNotFoundError."""
-        path = self.root / name
-        try:
-            there = pq.read_schema(path).names
-            if lacking := [column for column in ROW_COLUMNS if column not in there]:
-                raise StoreError(f"has no column {lacking[0]}", path=path)
-            table = pq.read_table(path, columns=list(ROW_COLUMNS), partitioning=None)
-            of = {column: np.asarray(flat(table[column]).to_numpy(), np.float64) for column in ROW_COLUMNS}
-            if any(np.isnan(values).any() for values in of.values()):
-                raise StoreError("has rows without a time or a number", path=path)
-        except FileNotFoundError:
-            raise
-        except (OSError, ValueError, TypeError, pa.ArrowException) as error:
-            if isinstance(error, StoreError):
-                raise
-            raise StoreError(f"cannot be read: {_reason(error)}", path=path) from error
-        order = np.argsort(of["episode_index"], kind="stable")
-        numbers, firsts = np.unique(of["episode_index"][order], return_index=True)
-        found = {}
-        for number, rows in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True):
-            columns = (of[column][rows].astype(np.int64) for column in ("frame_index", "index", "task_index"))
-            found[int(number)] = EpisodeRows(of["timestamp"][rows], *columns)
-        return found
-
-    def tables_of(self, name: str) -> dict[int, pa.Table]:
-        """Return all columns of the rows of each episode in a data file. Raises StoreError."""
-        path = self.root / name
-        try:
-            table = pq.read_table(path, partitioning=None)
+        with _reading(path):
+            table = read_parquet(path, None if columns is None else [*ROW_COLUMNS, *columns])
             if lacking := [column for column in ROW_COLUMNS if column not in table.column_names]:
-                raise StoreError(f"has rows without a column {lacking[0]}")
-            table = table.take(pc.sort_indices(flat(table["episode_index"])))
-            numbers = np.asarray(flat(table["episode_index"]).to_numpy())
-        except FileNotFoundError:
-            raise StoreError(f"has no rows: {name} is not there") from None
-        except (OSError, ValueError, TypeError, pa.ArrowException) as error:
-            if isinstance(error, StoreError):
-                raise
-            raise StoreError(f"has rows that cannot be read: {_reason(error)}", path=path) from error
+                raise StoreError(f"has no column {lacking[0]}", path=path)
+            for column in ROW_COLUMNS:
+                values = flat(table[column]).cast(pa.float64())
+                if values.null_count or pc.any(pc.is_nan(values)).as_py():
+                    raise StoreError(f"has rows without a {column}", path=path)
+                exact = values if column == "timestamp" else values.cast(pa.int64())
+                table = table.set_column(table.column_names.index(column), column, exact)
+        return table
+
+    def split(self, table: pa.Table) -> dict[int, pa.Table]:
+        """Return the rows of each episode."""
+        table = table.take(pc.sort_indices(table["episode_index"]))
+        numbers = table["episode_index"].to_numpy()
         firsts = np.append(np.unique(numbers, return_index=True)[1], len(numbers))
         return {int(numbers[at]): table.slice(at, end - at) for at, end in pairwise(firsts.tolist())}
 
+    def tables_of(self, name: str) -> dict[int, pa.Table]:
+        """Return the rows of each episode in a data file. Raises StoreError."""
+        return self.split(self.table(name))
+
+    def statistics(self) -> dict[str, Any]:
+        """Return stats.json: the declared statistics by feature. Raises StoreError."""
+        with _reading(self.root / STATS_NAME):
+            return read_json(self.root / STATS_NAME)
+
+    def episode_statistics(self) -> dict[int, dict[str, Any]]:
+        """Return the declared statistics of each episode, by feature. Raises StoreError."""
+        found = dict[int, dict[str, Any]]()
+        if self.version != "v3.0":
+            path = self.root / "meta/episodes_stats.jsonl"
+            with _reading(path):
+                return {int(line["episode_index"]): dict(line["stats"]) for line in _lines(path)}
+        names = [f"stats/{feature}/{kind}" for feature in self.features for kind in MOMENTS]
+        for path in sorted((self.root / "meta" / "episodes").glob("*/*.parquet")):
+            with _reading(path):
+                for row in read_parquet(path, ["episode_index", *names]).to_pylist():
+                    own = found.setdefault(int(row.pop("episode_index")), {})
+                    for name, values in row.items():
+                        _, feature, kind = name.split("/")
+                        own.setdefault(feature, {})[kind] = values
+        return found
+
     def states_of(self, episode: Episode) -> npt.NDArray[np.float64]:
-        """Return (L, D) states and actions of an episode; D is 0 if it has none. Raises StoreError, FileNotFoundError."""
-        path = self.root / episode.data
+        """Return (L, D) states and actions of an episode; D is 0 if it has none. Raises StoreError."""
         columns = [name for name in STATES if name in self.features]
-        try:
-            own = [("episode_index", "==", episode.number)]
-            rows = pq.read_table(path, columns=["episode_index", *columns], partitioning=None, filters=own)
+        table = self.table(episode.data, columns)
+        rows = table.filter(pc.equal(table["episode_index"], episode.number))
+        with _reading(self.root / episode.data):
             found = [np.asarray(rows[name].to_pylist(), np.float64).reshape(len(rows), -1) for name in columns]
-        except FileNotFoundError:
-            raise
-        except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as error:
-            raise StoreError(f"cannot be read: {_reason(error)}", path=path) from error
         return np.concatenate([np.zeros((len(rows), 0)), *found], axis=1)
+
+
+@contextmanager
+def _reading(path: Path, what: str = "cannot be read") -> Iterator[None]:
+    """Turn whatever is wrong with a file into StoreError."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except FileNotFoundError as error:
+        raise StoreError("is not there" + f": {what}" * (what != "cannot be read"), path=path) from error
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        MemoryError,
+        RecursionError,
+        pa.ArrowException,
+    ) as error:
+        why = "it is a pointer of Git LFS, run `git lfs pull`" if is_lfs_pointer(path) else _reason(error)
+        raise StoreError(f"{what}: {why}", path=path) from error
 
 
 def _episodes(root: Path, info: Mapping[str, Any], cameras: list[str]) -> Iterator[Episode]:
     """Yield the episodes of version 3.0."""
     files = sorted((root / "meta" / "episodes").glob("*/*.parquet"))
     if not files:
-        raise StoreError("has no meta/episodes/*/*.parquet", path=root)
+        raise StoreError(_recorded(root), path=root)
     places = [
         f"videos/{camera}/{name}"
         for camera in cameras
@@ -282,21 +249,41 @@ def _episodes(root: Path, info: Mapping[str, Any], cameras: list[str]) -> Iterat
         *places,
     ]
     for file in files:
-        there = pq.read_schema(file).names
-        if lacking := [column for column in columns if column not in there]:
-            raise StoreError(f"has no column {lacking[0]}", path=file)
-        also = [name for name in ("tasks",) if name in there]
-        for row in pq.read_table(file, columns=[*columns, *also], partitioning=None).to_pylist():
-            videos = {}
-            for camera in cameras:
-                at = {name: row[f"videos/{camera}/{name}"] for name in ("chunk_index", "file_index")}
-                path = _filled(str(info.get("video_path") or VIDEO), {**at, "video_key": camera})
-                start, end = (float(row[f"videos/{camera}/{name}_timestamp"]) for name in ("from", "to"))
-                videos[camera] = VideoPart(path, start, end)
-            at = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
-            data = _filled(str(info.get("data_path") or DATA), at)
-            number, length, first, last = (int(row[name]) for name in columns[:4])
-            yield Episode(number, length, first, last, data, videos, tuple(map(str, row.get("tasks") or ())))
+        with _reading(file):
+            table = read_parquet(file, [*columns, "tasks"])
+            if lacking := [column for column in columns if column not in table.column_names]:
+                raise StoreError(f"has no column {lacking[0]}", path=file)
+            for row in table.to_pylist():
+                if lacking := [name for name in columns if row[name] is None or row[name] != row[name]]:
+                    raise StoreError(f"has no {lacking[0]} of episode {row['episode_index']}", path=file)
+                yield _episode(row, info, cameras)
+
+
+def _episode(row: Mapping[str, Any], info: Mapping[str, Any], cameras: list[str]) -> Episode:
+    """Return the episode of a row of the table of episodes."""
+    videos = {}
+    for camera in cameras:
+        at = {name: row[f"videos/{camera}/{name}"] for name in ("chunk_index", "file_index")}
+        path = _filled(str(info.get("video_path") or VIDEO), {**at, "video_key": camera})
+        start, end = (float(row[f"videos/{camera}/{name}_timestamp"]) for name in ("from", "to"))
+        videos[camera] = VideoPart(path, start, end)
+    at = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
+    data = _filled(str(info.get("data_path") or DATA), at)
+    number, length, first, last = (
+        int(row[name]) for name in ("episode_index", "length", "dataset_from_index", "dataset_to_index")
+    )
+    return Episode(number, length, first, last, data, videos, tuple(map(str, row.get("tasks") or ())))
+
+
+def _recorded(root: Path) -> str:
+    """Say what a recording left that was not ended."""
+    rows, videos = len([*root.glob("data/*/*.parquet")]), len([*root.glob("videos/*/*/*.mp4")])
+    if not rows and not videos:
+        return "has no meta/episodes/*/*.parquet: a damaged LeRobot dataset, download or record it again"
+    return (
+        f"has no meta/episodes/*/*.parquet, and {count_of(rows, 'file')} of rows and {count_of(videos, 'video')}: its recording was not "
+        "ended (`finalize()` was not called), or its download"
+    )
 
 
 def _old_episodes(root: Path, info: Mapping[str, Any], cameras: list[str]) -> Iterator[Episode]:
@@ -328,17 +315,18 @@ def flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _tasks(root: Path, version: str) -> dict[int, str]:
-    """Return the text of each task. In version 3.0 it is the index of a pandas table, which may have any name."""
-    if version != "v3.0":
-        return {int(line["task_index"]): str(line["task"]) for line in _lines(root / "meta" / "tasks.jsonl")}
-    path = root / TASKS_NAME
-    if not path.exists():
-        return {}
-    table = pq.read_table(path, partitioning=None)
-    texts = [name for name in table.column_names if name != "task_index"]
-    if "task_index" not in table.column_names or len(texts) != 1:
-        raise StoreError("has not one column beside task_index, the text", path=path)
-    return dict(zip(table["task_index"].to_pylist(), map(str, table[texts[0]].to_pylist()), strict=True))
+    """Return the text of each task. In version 3.0 it is the index of a pandas table, which may have any name. Raises StoreError."""
+    path = root / (TASKS_NAME if version == "v3.0" else "meta/tasks.jsonl")
+    with _reading(path):
+        if version != "v3.0":
+            return {int(line["task_index"]): str(line["task"]) for line in _lines(path)}
+        if not path.exists():
+            return {}
+        table = read_parquet(path)
+        texts = [name for name in table.column_names if name != "task_index"]
+        if "task_index" not in table.column_names or len(texts) != 1:
+            raise StoreError("has not one column beside task_index, the text", path=path)
+        return dict(zip(table["task_index"].to_pylist(), map(str, table[texts[0]].to_pylist()), strict=True))
 
 
 def task_table(tasks: Sequence[str]) -> pa.Table:
@@ -363,7 +351,7 @@ def task_table(tasks: Sequence[str]) -> pa.Table:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while line := file.readline(LINE_BYTES_MAX):
             if line.strip():
                 yield json.loads(line)

@@ -116,6 +116,20 @@ def write_info(root: Path, version: str, rate: int, lengths: Sequence[int], **mo
     (root / "meta" / "info.json").write_text(json.dumps(info, indent=4))
 
 
+def statistics(rows: pa.Table, numbers: dict[str, Sequence[int]]) -> dict[str, dict[str, Any]]:
+    """What LeRobot's writer notes of rows, and of the pictures of each camera."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in ("observation.state", "action"):
+        values = np.asarray(rows[name].to_pylist(), np.float64)
+        found[name] = {kind: getattr(values, kind)(0).tolist() for kind in ("min", "max", "mean", "std")}
+        found[name]["count"] = [len(values)]
+    for camera, shown in numbers.items():
+        pictures = np.stack([picture(number) for number in shown]) / 255
+        found[camera] = {kind: [[[float(getattr(pictures, kind)())]]] * 3 for kind in ("min", "max", "mean", "std")}
+        found[camera]["count"] = [len(shown)]
+    return found
+
+
 def make_robot_dataset(root: Path, *, rate: int = 30, lengths: Sequence[int] = LENGTHS, **how: Any) -> Path:
     """Version 3.0: all episodes in one file of rows, and one video for each camera."""
     starts = [0, *accumulate(lengths)]
@@ -155,11 +169,17 @@ def make_robot_dataset(root: Path, *, rate: int = 30, lengths: Sequence[int] = L
         for camera in CAMERAS:
             about |= {f"videos/{camera}/{name}": 0 for name in ("chunk_index", "file_index")}
             about |= {f"videos/{camera}/from_timestamp": first / rate, f"videos/{camera}/to_timestamp": last / rate}
+        shown = {
+            camera: range(first + at * OTHER_CAMERA, last + at * OTHER_CAMERA) for at, camera in enumerate(CAMERAS)
+        }
+        for name, own in statistics(rows.slice(first, length), shown).items():
+            about |= {f"stats/{name}/{kind}": values for kind, values in own.items()}
         episodes.append(about)
     (root / "meta" / "episodes" / "chunk-000").mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(episodes), root / "meta" / "episodes" / "chunk-000" / "file-000.parquet")
     pq.write_table(pandas_table({"task_index": list(range(len(TASKS)))}, list(TASKS)), root / "meta" / "tasks.parquet")
-    (root / "meta" / "stats.json").write_text("{}")
+    shown = {camera: [number + at * OTHER_CAMERA for number in numbers] for at, camera in enumerate(CAMERAS)}
+    (root / "meta" / "stats.json").write_text(json.dumps(statistics(rows, shown)))
     return root
 
 
@@ -202,6 +222,7 @@ def make_old_dataset(root: Path, *, rate: int = 30, lengths: Sequence[int] = LEN
     starts = [0, *accumulate(lengths)]
     rows = row_table(list(range(starts[-1])), lengths, rate)
     (root / "data" / "chunk-000").mkdir(parents=True)
+    stats = []
     listed, tasks = [], [{"task_index": number, "task": task} for number, task in enumerate(TASKS)]
     for number, length in enumerate(lengths):
         own = range(starts[number], starts[number + 1])
@@ -209,7 +230,9 @@ def make_old_dataset(root: Path, *, rate: int = 30, lengths: Sequence[int] = LEN
         for at, camera in enumerate(CAMERAS):
             video = root / "videos" / "chunk-000" / camera / f"episode_{number:06d}.mp4"
             write_video(video, [each + at * OTHER_CAMERA for each in own], rate)
+        shown = {camera: [each + at * OTHER_CAMERA for each in own] for at, camera in enumerate(CAMERAS)}
+        stats.append({"episode_index": number, "stats": statistics(rows.slice(own.start, length), shown)})
         listed.append({"episode_index": number, "tasks": [TASKS[number % len(TASKS)]], "length": length})
-    for name, lines in (("episodes", listed), ("tasks", tasks)):
+    for name, lines in (("episodes", listed), ("tasks", tasks), ("episodes_stats", stats)):
         (root / "meta" / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return root

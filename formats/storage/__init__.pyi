@@ -61,6 +61,7 @@ from .untrusted import (
     check_regular as check_regular,
     exact_ratio as exact_ratio,
     import_pyarrow as import_pyarrow,
+    is_lfs_pointer as is_lfs_pointer,
     open_descriptor as open_descriptor,
     open_regular as open_regular,
     parse_json as parse_json,

@@ -94,6 +94,7 @@ PICTURE_SIDE_MAX = 1 << 16
 # Real manifests and indexes stay far below this. Above it, the sizes of the files that the values refer to are checked.
 VALUES_PER_BYTE, VALUES_ALLOWED = 64, 1_000_000
 ROWS_ALLOWED = 1000
+LFS_BEGIN = b"version https://git-lfs"
 MAX_TABLE_BYTES = 4 << 30
 SEAL, FOOTER_END = b"vidprep footer", 8  # FOOTER_END: length of a Parquet footer in four bytes, then PAR1
 
@@ -144,6 +145,15 @@ def read_regular(path: str | Path, limit: int = MAX_JSON_BYTES) -> bytes:
         if size > limit:
             raise ValueError(f"{size} bytes long, more than {limit}")
         return file.read(size)
+
+
+def is_lfs_pointer(path: str | Path) -> bool:
+    """Return whether a file is what Git leaves in its place where Git LFS did not fetch it."""
+    try:
+        with open_regular(path) as file:
+            return file.read(len(LFS_BEGIN)) == LFS_BEGIN
+    except OSError:
+        return False
 
 
 def parse_json(data: bytes | str) -> Any:

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from tests.helpers import command, environment, fault, transcode
 from tests.numbered_pictures import number_on
 from tests.robots import CAMERAS, LENGTHS, OTHER_CAMERA, TASKS, make_old_dataset, make_robot_dataset, write_video
 from vidprep.formats import open_store
-from vidprep.transcode.export.robot_rows import joined_statistics, rows_at, statistics_of
+from vidprep.transcode.audit import joined_statistics, statistics_of
+from vidprep.transcode.export.robot_rows import rows_at
 
 LEROBOT = Path(os.environ.get("VIDPREP_LEROBOT", Path(__file__).parents[2] / ".venv-lerobot" / "bin" / "python"))
 LEROBOT_READS = """
@@ -152,6 +154,105 @@ def test_columns_of_what_follows_lose_nothing() -> None:
     }
 
 
+def test_events_and_truth_values_of_rows_that_are_left_out_are_kept() -> None:
+    """An event in words is a list, a text that stands in few rows, or a truth value; a state is that of the row."""
+    said = {4: ["stop"], 5: ["go", "on"], 9: ["stop"]}
+    events = [[{"role": "user", "content": word} for word in said.get(row, [])] for row in range(12)]
+    table = pa.table(
+        {
+            "language_events": events,
+            "language_persistent": [[{"style": "subtask", "content": "pick"}]] * 12,
+            "marks": [None if row < 9 else [str(row)] for row in range(12)],
+            "is_intervention": [row in (4, 5) for row in range(12)],
+            "is_sure": pa.array([None, True] * 6),
+            "note": ["a" if row == 2 else None for row in range(12)],
+            "notes": [f"{row}" if row > 9 else "" for row in range(12)],
+            "mode": [f"mode {row}" for row in range(12)],
+            "points": pa.array([[float(row)] for row in range(12)], pa.list_(pa.float32())),
+            "gripped": pa.array([[row == 4, False] for row in range(12)], pa.list_(pa.bool_(), 2)),
+        }
+    )
+    lost = Counter[str]()
+    made = rows_at(table, np.array([0, 3, 6, 9]), "last", lost)
+    assert made.schema == table.schema
+    rows = made.to_pydict()
+    assert [[each["content"] for each in row] for row in rows["language_events"]] == [
+        [],
+        ["stop", "go", "on"],
+        [],
+        ["stop"],
+    ]
+    assert rows["language_persistent"] == [[{"style": "subtask", "content": "pick"}]] * 4
+    assert rows["marks"][0] == [] and rows["marks"][3] == ["9", "10", "11"]
+    assert rows["is_intervention"] == [False, True, False, False] and rows["is_sure"] == [True] * 4
+    assert rows["note"] == ["a", None, None, None] and rows["notes"] == ["", "", "", "10"]
+    assert rows["mode"] == [f"mode {row}" for row in (0, 3, 6, 9)] and rows["points"] == [[0.0], [3.0], [6.0], [9.0]]
+    assert lost == {"notes": 1}
+
+
+def test_a_truth_value_of_several_is_kept_one_by_one() -> None:
+    table = pa.table({"gripped": pa.array([[row == 1, row == 2] for row in range(4)], pa.list_(pa.bool_(), 2))})
+    assert rows_at(table, np.array([0, 2]), "last")["gripped"].to_pylist() == [[True, False], [False, True]]
+
+
+def test_a_text_that_finds_no_place_is_named(tmp_path: Path) -> None:
+    source = make_robot_dataset(tmp_path / "source")
+    rows = source / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(rows)
+    notes = ["one" if row == 1 else "two" if row == 2 else "" for row in range(len(table))]
+    pq.write_table(table.append_column("note", pa.array(notes)), rows)
+    ran = transcode(source, tmp_path / "made", "--fps", 10, "--quiet")
+    assert ran.code == 0 and "1 text of note in rows that are left out could not be kept" in ran.err, ran.err
+    assert rows_of(tmp_path / "made")["note"].to_pylist()[:2] == ["one", ""]
+
+
+def test_a_run_that_loses_all_rows_fails_and_names_every_episode(tmp_path: Path) -> None:
+    source, made = make_old_dataset(tmp_path / "source"), tmp_path / "made"
+    (source / "data/chunk-000/episode_000000.parquet").unlink()
+    (source / "data/chunk-000/episode_000002.parquet").unlink()
+    os.mkfifo(source / "data/chunk-000/episode_000002.parquet")
+    path = source / "data/chunk-000/episode_000001.parquet"
+    table = pq.read_table(path)
+    at = table.column_names.index("frame_index")
+    pq.write_table(table.set_column(at, "frame_index", pa.array([2**62] * len(table))), path)
+    for _ in range(2):
+        ran = transcode(source, made, "--fps", 10, "--quiet")
+        assert ran.code == 1 and ran.err.count("1 episode left out") == 3, ran.err
+        assert all(f"episode {number} has" in ran.err for number in range(3))
+        assert not (made / "meta/info.json").exists()
+        checked = transcode(made, verb="validate")
+        assert checked.code == 1 and checked.out.count("of the source is left out") == 3
+
+
+def test_rows_that_are_not_written_yet_are_a_fault(tmp_path: Path) -> None:
+    """Tasks of an array make videos alone."""
+    source, made = make_old_dataset(tmp_path / "source"), tmp_path / "made"
+    for part in ("0/2", "1/2"):
+        assert transcode(source, made, "--fps", 10, "--partition", part, "--quiet").code == 0
+    assert transcode(made, verb="merge").code == 0
+    ran = transcode(made, verb="validate")
+    assert ran.code == 1 and "has no rows of its LeRobot dataset yet" in ran.out, ran.out + ran.err
+    assert transcode(source, made, "--fps", 10, "--quiet").code == 0 and transcode(made, verb="validate").code == 0
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut off", "a folder"])
+@pytest.mark.parametrize("make", [make_robot_dataset, make_old_dataset], ids=["v3.0", "v2.1"])
+def test_a_dataset_without_its_description_is_damaged_and_no_folder_of_videos(
+    make: Any, damage: str, tmp_path: Path
+) -> None:
+    source = make(tmp_path / "source")
+    info = source / "meta/info.json"
+    text = info.read_text()
+    info.unlink()
+    if damage == "cut off":
+        info.write_text(text[:100])
+    elif damage == "a folder":
+        info.mkdir()
+    for ran in (transcode(source, tmp_path / "made"), transcode(source, verb="validate")):
+        assert ran.code == 2 and "a damaged LeRobot dataset" in ran.err, ran.err
+    assert not (tmp_path / "made").exists()
+
+
 def test_statistics_are_those_of_the_rows(robot: Path, tmp_path: Path) -> None:
     assert transcode(robot, tmp_path / "made", "--fps", 10, "--quiet").code == 0
     states = np.asarray(rows_of(tmp_path / "made")["observation.state"].to_pylist())
@@ -212,8 +313,13 @@ def test_rows_that_are_missing_doubled_or_in_another_order(tmp_path: Path) -> No
     order = np.random.default_rng(0).permutation(len(table))
     pq.write_table(table.take(pa.array(order[order != 80])), path)
     ran = transcode(source, tmp_path / "made", "--fps", 10, "--quiet")
-    assert ran.code == 0 and "episode 2 has rows that are not numbered 0 to 22" in ran.err
+    said = "episode 2 has rows that are not numbered 0 to 22"
+    assert ran.code == 1 and f"1 episode left out of the LeRobot dataset: {said}" in ran.err
     check(tmp_path / "made", AT_10[:2], 10)
+    again = transcode(source, tmp_path / "made", "--fps", 10, "--quiet")
+    assert again.code == 1 and said in again.err
+    checked = transcode(tmp_path / "made", verb="validate")
+    assert checked.code == 1 and "episode 2 of the source is left out: it has rows that are not numbered" in checked.out
 
 
 def test_splits_tasks_and_other_metadata_are_kept(tmp_path: Path) -> None:
@@ -295,7 +401,7 @@ def test_values_that_do_not_fit_leave_out_their_episodes(tmp_path: Path) -> None
     table = table.set_column(table.column_names.index("timestamp"), "timestamp", times)
     pq.write_table(table.append_column("next.note", pa.array(["a"] * len(table))), rows)
     ran = transcode(source, tmp_path / "made", "--fps", 10, "--actions", "mean", "--quiet")
-    assert ran.code == 0 and "1 episode left out of the LeRobot dataset: episode 1" in ran.err
+    assert ran.code == 1 and "1 episode left out of the LeRobot dataset: episode 1" in ran.err
     made = rows_of(tmp_path / "made")
     assert made["timestamp"].type == pa.float32() and len(made) == len(AT_10[0]) + len(AT_10[2])
 

@@ -9,3 +9,12 @@ from .audit import (
 )
 from .dataset import ERROR as ERROR, WARNING as WARNING, Finding as Finding
 from .robot import EXACT_SECONDS as EXACT_SECONDS
+from .statistics import (
+    Statistics as Statistics,
+    is_numeric as is_numeric,
+    joined_statistics as joined_statistics,
+    number_type as number_type,
+    statistics_of as statistics_of,
+    statistics_of_pictures as statistics_of_pictures,
+    statistics_of_rows as statistics_of_rows,
+)

@@ -21,6 +21,8 @@ from vidprep.formats.storage import replacing
 from vidprep.transcode.audit.dataset import ERROR, WARNING, Clip, Dataset, Finding, VideoFile
 from vidprep.transcode.audit.decoders import hardware_notes, tried_loaders
 from vidprep.transcode.audit.recognise import recognised
+from vidprep.transcode.audit.robot import one_line_each
+from vidprep.transcode.audit.robot_cameras import Cameras
 from vidprep.transcode.audit.rules import findings_of
 from vidprep.transcode.audit.video import VideoFacts, read_video
 from vidprep.transcode.sources import choose
@@ -175,8 +177,9 @@ def audit_dataset(
         report.findings.append(finding)
         on_finding(finding)
 
-    for finding in found.findings:
+    for finding in one_line_each(found.findings):
         tell(finding)
+    cameras = None if found.robot is None else Cameras(found.robot, found.motion)
     videos = found.videos if sample is None else _some(found.videos, sample)
     on_start(len(videos))
     firsts = dict[Form, VideoFile]()
@@ -187,8 +190,10 @@ def audit_dataset(
         for video, facts in workers.results(videos):
             if facts is None:
                 continue
-            for finding in findings_of(video, facts, partial(_moves, found)):
+            for finding in one_line_each(list(findings_of(video, facts, partial(_moves, found)))):
                 tell(finding)
+            if cameras is not None and facts.error is None:
+                cameras.see(video, facts)
             report.checked += 1
             if facts.error is None:
                 form = Form(facts.codec, facts.pixel_format, *facts.size)
@@ -197,6 +202,8 @@ def audit_dataset(
             on_video()
     if stop.signal is not None:
         raise KeyboardInterrupt
+    for finding in () if cameras is None else one_line_each(list(cameras.findings())):
+        tell(finding)
     _try_decoders(report.forms, firsts, jobs)
     return report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -99,6 +100,7 @@ class Dataset:
         videos: Its videos
         findings: What is known to be wrong before a video is opened
         robot: The metadata of a LeRobot dataset
+        motion: (L,) how far the states of each of its episodes move from row to row
     """
 
     kind: str
@@ -107,3 +109,4 @@ class Dataset:
     videos: list[VideoFile]
     findings: list[Finding] = field(default_factory=list)
     robot: LeRobotDataset | None = None
+    motion: Mapping[int, npt.NDArray[np.float64]] = field(default_factory=dict)

@@ -2,45 +2,62 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from vidprep.formats.errors import StoreError, count_of
-from vidprep.formats.lerobot import INFO_NAME, Episode, EpisodeRows, LeRobotDataset
+from vidprep.formats.lerobot import INFO_NAME, Episode, LeRobotDataset
 from vidprep.transcode.audit.dataset import ERROR, WARNING, Clip, Dataset, Finding, VideoFile
+from vidprep.transcode.audit.robot_values import faults_of_statistics, motion_of_rows, wrong_values
+from vidprep.transcode.audit.statistics import Statistics, statistics_of_rows
 
 TOLERANCE_SECONDS = 1e-4  # of LeRobot's reader: LeRobotDataset(tolerance_s=1e-4)
 EXACT_SECONDS = 2048.0  # from here on float32 is coarser than that
 Numbers = npt.NDArray[np.int64]
 
 
+@dataclass(slots=True)
+class _Rows:
+    """The rows of a dataset, read file by file.
+
+    Attributes:
+        times: (L,) timestamps of each episode
+        motion: (L,) how far its states move from row to row
+        statistics: Statistics of its columns
+        unreadable: Files that cannot be read
+    """
+
+    times: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
+    motion: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
+    statistics: dict[int, dict[str, Statistics]] = field(default_factory=dict)
+    unreadable: set[str] = field(default_factory=set)
+
+
 def robot_dataset(root: Path) -> Dataset:
     """Return a LeRobot dataset. Raises StoreError if its metadata cannot be read."""
-    found = LeRobotDataset.read(root)
-    findings = list(_faults_of_totals(found))
-    rows, unreadable = dict[int, EpisodeRows](), set[str]()
-    for name in sorted({episode.data for episode in found.episodes}):
-        try:
-            rows |= found.rows_of(name)
-        except FileNotFoundError:
-            findings.append(Finding(ERROR, "missing", name, "", None, "is not there"))
-            unreadable.add(name)
-        except StoreError as error:
-            findings.append(Finding(ERROR, "rows", name, "", None, error.message))
-            unreadable.add(name)
-    findings += _faults_of_files(found, unreadable)
+    found, rows = LeRobotDataset.read(root), _Rows()
+    findings = list[Finding]()
+    if (rate := _rate_of_rows(found)) is not None:
+        text = f"declares {found.rate:g} frames per second, and the rows run at {rate:g}"
+        findings.append(Finding(ERROR, "rate", INFO_NAME, "", None, text))
+        found = replace(found, rate=rate)
+    findings += _faults_of_totals(found)
+    findings += _faults_of_files(found, rows)
     for episode in found.episodes:
-        if episode.number in rows:
-            findings += _faults_of_rows(found, episode, rows[episode.number])
-        elif episode.data not in unreadable:
+        if episode.number not in rows.times and episode.data not in rows.unreadable:
             findings.append(_of(episode, "rows", f"has no rows, {episode.length} are declared"))
+    findings += faults_of_statistics(found, rows.statistics)
     parts = defaultdict[str, list[Clip]](list)
     for episode in found.episodes:
-        times = rows[episode.number].times if episode.number in rows else None
+        times = rows.times.get(episode.number)
         for part in episode.videos.values():
             name = f"episode {episode.number}"
             parts[part.path].append(Clip(name, part.start, part.end, episode.length, times=times, episode=episode))
@@ -59,7 +76,7 @@ def robot_dataset(root: Path) -> Dataset:
         f"{count_of(len(found.episodes), 'episode')}, {count_of(len(found.cameras), 'camera')}, "
         f"{count_of(sum(episode.length for episode in found.episodes), 'row')} at {found.rate:g} per second"
     )
-    return Dataset(f"LeRobot dataset {found.version}", about, root, videos, findings, found)
+    return Dataset(f"LeRobot dataset {found.version}", about, root, videos, findings, found, rows.motion)
 
 
 def _declared_size(found: LeRobotDataset, camera: str) -> tuple[int, int] | None:
@@ -69,27 +86,58 @@ def _declared_size(found: LeRobotDataset, camera: str) -> tuple[int, int] | None
     return (int(sizes["width"]), int(sizes["height"])) if {"width", "height"} <= sizes.keys() else None
 
 
-def _faults_of_files(found: LeRobotDataset, unreadable: Set[str]) -> Iterator[Finding]:
-    """Yield data files that no episode names, columns that are not as declared, and rows that LeRobot would take for others: it
-    addresses them by their place in all files.
+def _rate_of_rows(found: LeRobotDataset) -> float | None:
+    """Return the rate at which the rows of the first file run; None if it is the declared one, or is not known."""
+    try:
+        table = found.table(found.episodes[0].data, ())
+    except (StoreError, LookupError):
+        return None
+    numbers, times = (table[name].to_numpy() for name in ("episode_index", "timestamp"))
+    steps = np.diff(times)[np.diff(numbers) == 0]
+    usual = float(np.median(steps)) if len(steps) else 0.0
+    if usual <= 0 or abs(usual - 1 / found.rate) <= TOLERANCE_SECONDS:
+        return None
+    return round(1 / usual, 3)
+
+
+def _faults_of_files(found: LeRobotDataset, rows: _Rows) -> Iterator[Finding]:
+    """Read the data files. Yield those that no episode names, what is wrong with their columns and rows, and rows that LeRobot would take
+    for others: it addresses them by their place in all files.
     """
+    episodes = {episode.number: episode for episode in found.episodes}
     named, following = {episode.data for episode in found.episodes}, 0
-    for name in found.data_files():
-        if name in unreadable:
+    for name in sorted({*found.data_files(), *named}):
+        try:
+            table = found.table(name)
+        except StoreError as error:
+            yield Finding(ERROR, "rows" if (found.root / name).exists() else "missing", name, "", None, error.message)
+            rows.unreadable.add(name)
             continue
         if name not in named:
             yield Finding(ERROR, "unlisted", name, "", None, "belongs to no episode, and LeRobot reads its rows")
-        try:
-            for text in found.wrong_columns(name):
-                yield Finding(ERROR, "columns", name, "", None, text)
-            indexes = found.indexes_of(name)
-        except StoreError as error:
-            yield Finding(ERROR, "rows", name, "", None, error.message)
-            continue
+        wrong_columns = dict(wrong_values(found, table))
+        yield from (Finding(ERROR, "columns", name, "", None, text) for text in wrong_columns.values())
+        indexes = table["index"].to_numpy()
         if (wrong := _first_other(indexes, following + np.arange(len(indexes)))) is not None:
             text = f"at place {following + wrong} of the dataset is row {indexes[wrong]}, and LeRobot addresses rows by their place"
             yield Finding(ERROR, "order", name, "", None, text)
         following += len(indexes)
+        for number, own in found.split(table).items():
+            if number in episodes and episodes[number].data == name:
+                times = own["timestamp"].to_numpy()
+                begins_late = (
+                    times[0] > TOLERANCE_SECONDS
+                    and np.ptp(times - np.arange(len(times)) / found.rate) <= TOLERANCE_SECONDS
+                )
+                rows.times[number] = times - times[0] if begins_late else times
+                rows.motion[number] = motion_of_rows(own)
+                faults = list(_faults_of_rows(found, episodes[number], own))
+                if not any(fault.kind == "rows" for fault in faults):
+                    statistics = statistics_of_rows(own)
+                    rows.statistics[number] = {
+                        name: each for name, each in statistics.items() if name not in wrong_columns
+                    }
+                yield from faults
 
 
 def _of(episode: Episode, kind: str, text: str) -> Finding:
@@ -98,21 +146,32 @@ def _of(episode: Episode, kind: str, text: str) -> Finding:
 
 def _faults_of_totals(found: LeRobotDataset) -> Iterator[Finding]:
     """Yield what info.json and the list of episodes contradict."""
+
+    def said(kind: str, text: str) -> Finding:
+        return Finding(ERROR, kind, INFO_NAME, "", None, text)
+
     declared, there = int(found.info["total_episodes"]), [episode.number for episode in found.episodes]
     if declared != len(there):
-        text = f"declares {count_of(declared, 'episode')}, {len(there)} are listed"
-        yield Finding(ERROR, "count", INFO_NAME, "", None, text)
+        yield said("count", f"declares {count_of(declared, 'episode')}, {len(there)} are listed")
     if there != list(range(len(there))):
         wrong = next(number for number, other in enumerate(there) if number != other)
-        text = f"episodes are not numbered from 0: at place {wrong} is episode {there[wrong]}"
-        yield Finding(ERROR, "count", INFO_NAME, "", None, text)
-    if sorted(found.tasks) != list(range(len(found.tasks))):
-        text = f"tasks are not numbered from 0: {sorted(found.tasks)[:5]}"
-        yield Finding(ERROR, "tasks", INFO_NAME, "", None, text)
+        yield said("count", f"episodes are not numbered from 0: at place {wrong} is episode {there[wrong]}")
     declared, total = int(found.info["total_frames"]), sum(episode.length for episode in found.episodes)
     if declared != total:
-        text = f"declares {count_of(declared, 'row')}, the episodes have {total}"
-        yield Finding(ERROR, "count", INFO_NAME, "", None, text)
+        yield said("count", f"declares {count_of(declared, 'row')}, the episodes have {total}")
+    yield from (said("tasks", text) for text in _wrong_tasks(found))
+    for name, about in found.features.items():
+        rate = dict(about.get("info") or about.get("video_info") or {}).get("video.fps")
+        if isinstance(rate, int | float) and abs(rate - found.rate) > 0.01 * found.rate:
+            yield said("rate", f"{name} declares {rate:g} frames per second, the dataset {found.rate:g}")
+    has_images = any(about.get("dtype") == "image" for about in found.features.values())
+    if not has_images and (left := len([*(found.root / "images").glob("*/*/*.png")])):
+        text = f"{count_of(left, 'picture')} in images/ were not encoded: a recording was interrupted"
+        yield Finding(WARNING, "unlisted", "images", "", None, text)
+    for name, part in dict(found.info.get("splits") or {}).items():
+        match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", str(part))
+        if match is not None and not int(match[1]) < int(match[2]) <= len(there):
+            yield said("splits", f"the split {name} is episodes {part}, {len(there)} are listed")
     following = 0
     for episode in found.episodes:
         if episode.first is not None and episode.last is not None:
@@ -122,32 +181,62 @@ def _faults_of_totals(found: LeRobotDataset) -> Iterator[Finding]:
             following = episode.last
 
 
-def _faults_of_rows(found: LeRobotDataset, episode: Episode, rows: EpisodeRows) -> Iterator[Finding]:
+def _wrong_tasks(found: LeRobotDataset) -> Iterator[str]:
+    """Yield what is wrong with the list of tasks."""
+    texts = list(found.tasks.values())
+    if not texts:
+        yield "no task is listed: meta/tasks is missing or empty"
+        return
+    if sorted(found.tasks) != list(range(len(texts))):
+        yield f"tasks are not numbered from 0: {sorted(found.tasks)[:5]}"
+    if doubled := [text for text in dict.fromkeys(texts) if texts.count(text) > 1]:
+        yield f"the task {doubled[0]!r} is listed {texts.count(doubled[0])} times"
+    declared = found.info.get("total_tasks")
+    if declared is not None and declared != len(texts):
+        yield f"declares {declared} tasks, {len(texts)} are listed"
+
+
+def _faults_of_rows(found: LeRobotDataset, episode: Episode, table: pa.Table) -> Iterator[Finding]:
     """Yield what the rows of an episode contradict."""
-    count = len(rows.times)
+    count, times = len(table), table["timestamp"].to_numpy()
+    frames, indexes, tasks = (table[name].to_numpy() for name in ("frame_index", "index", "task_index"))
     if count != episode.length:
         yield _of(episode, "rows", f"has {count_of(count, 'row')}, {episode.length} are declared")
-    if (wrong := _first_other(rows.frame_indexes, np.arange(count))) is not None:
-        yield _of(episode, "rows", f"frame_index of row {wrong} is {rows.frame_indexes[wrong]}")
-    first = episode.first if episode.first is not None else int(rows.indexes[0])
-    if (wrong := _first_other(rows.indexes, first + np.arange(count))) is not None:
-        yield _of(episode, "rows", f"index of row {wrong} is {rows.indexes[wrong]}, not {first + wrong}")
-    off = np.abs(rows.times - np.arange(count) / found.rate)
-    if off.max(initial=0) > TOLERANCE_SECONDS:
-        late = bool(count / found.rate > EXACT_SECONDS and off.max() < 0.25 / found.rate)
-        row = int(np.argmax(off > TOLERANCE_SECONDS))
-        if late:
-            text = f"lasts over {EXACT_SECONDS:g} s, where a float32 timestamp is off by {off.max():.1e} s; split it"
-            yield Finding(WARNING, "times", episode.data, f"episode {episode.number}", None, text)
-        else:
-            text = (
-                f"timestamp of row {row} is {rows.times[row]:.6g} s; at {found.rate:g} rows per second it is "
-                f"{row / found.rate:.6g} s"
-            )
-            yield _of(episode, "times", text)
-    tasks = rows.tasks[~np.isin(rows.tasks, list(found.tasks))]
-    if len(tasks):
-        yield _of(episode, "tasks", f"names task {tasks[0]}, {count_of(len(found.tasks), 'task')} are listed")
+    if (wrong := _first_other(frames, np.arange(count))) is not None:
+        yield _of(episode, "rows", f"frame_index of row {wrong} is {frames[wrong]}")
+    first = episode.first if episode.first is not None else int(indexes[0])
+    if (wrong := _first_other(indexes, first + np.arange(count))) is not None:
+        yield _of(episode, "rows", f"index of row {wrong} is {indexes[wrong]}, not {first + wrong}")
+    yield from _faults_of_row_times(found, episode, times)
+    unknown = tasks[~np.isin(tasks, list(found.tasks))]
+    if len(unknown) and found.tasks:
+        yield _of(episode, "tasks", f"names task {unknown[0]}, {count_of(len(found.tasks), 'task')} are listed")
+    elif (
+        found.tasks
+        and episode.tasks
+        and (texts := {found.tasks[task] for task in set(tasks.tolist())}) != set(episode.tasks)
+    ):
+        yield _of(
+            episode, "tasks", f"is listed with the tasks {sorted(episode.tasks)}, and its rows have {sorted(texts)}"
+        )
+
+
+def _faults_of_row_times(found: LeRobotDataset, episode: Episode, times: npt.NDArray[np.float64]) -> Iterator[Finding]:
+    """Yield rows whose time is not that of their number."""
+    off = times - np.arange(len(times)) / found.rate
+    if np.abs(off).max(initial=0) <= TOLERANCE_SECONDS:
+        return
+    if len(times) / found.rate > EXACT_SECONDS and np.abs(off).max() < 0.25 / found.rate:
+        text = (
+            f"lasts over {EXACT_SECONDS:g} s, where a float32 timestamp is off by {np.abs(off).max():.1e} s; split it"
+        )
+        yield Finding(WARNING, "times", episode.data, f"episode {episode.number}", None, text)
+    elif np.ptp(off) <= TOLERANCE_SECONDS:
+        yield _of(episode, "times", f"its timestamps begin at {times[0]:.6g} s, and not at 0")
+    else:
+        row = int(np.argmax(np.abs(off) > TOLERANCE_SECONDS))
+        due = f"at {found.rate:g} rows per second it is {row / found.rate:.6g} s"
+        yield _of(episode, "times", f"timestamp of row {row} is {times[row]:.6g} s; {due}")
 
 
 def _first_other(values: Numbers, due: Numbers) -> int | None:
@@ -176,3 +265,32 @@ def _faults_of_parts(video: VideoFile) -> Iterator[Finding]:
             text = f"{clip.start:.6g} to {clip.end:.6g} s are {(clip.end - clip.start) / frame:.3g} frames, {clip.num_frames} are declared"
             yield Finding(ERROR, "range", video.name, clip.name, clip.start, text)
         following = clip.end
+
+
+def one_line_each(findings: list[Finding]) -> Iterator[Finding]:
+    """Yield findings; those that differ in numbers alone as one, with the names of their episodes."""
+    groups = defaultdict[tuple[str, ...], list[Finding]](list)
+    for finding in findings:
+        groups[finding.level, finding.kind, finding.path, NAMES.sub("", finding.text)].append(finding)
+    for several in groups.values():
+        parts = [finding.part.removeprefix("episode ") for finding in several]
+        if len(several) > MOST_LINES and all(map(str.isdecimal, parts)):
+            numbers = _ranges(sorted(map(int, parts)))
+            yield several[0]._replace(part=f"episodes {numbers}", text=f"the first: {several[0].text}")
+        else:
+            yield from several
+
+
+MOST_LINES = 3  # of one kind about one file
+NAMES = re.compile(r"\[[^]]*\]|'[^']*'|[\d.e+-]+")
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Return ascending numbers as 0-3, 7."""
+    runs: list[list[int]] = []
+    for before, number in pairwise([-2, *numbers]):
+        if number == before + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

@@ -59,10 +59,8 @@ def findings_of(video: VideoFile, facts: VideoFacts, moves: Moves) -> Iterator[F
     for clip in video.clips:
         origin = times[0] if clip.episode is None and len(times) else 0.0  # times of a table count from the first frame
         start, end = clip.start + origin, np.inf if clip.end is None else clip.end + origin
-        first, behind = (int(np.searchsorted(times, at - frame / 2)) for at in (start, end))
-        if clip.first_frame is not None:
-            first, behind = clip.first_frame, len(times) if clip.end_frame is None else min(clip.end_frame, len(times))
-        part = slice(min(first, behind), behind)
+        part = _part_of(clip, times, start, end, frame)
+        behind = part.stop
         for level, kind, text, seconds in _faults_of_clip(clip, facts, times, part, frame):
             yield found(level, kind, text, clip, seconds)
         black = [*_spans_in(facts.black, start, end)]
@@ -79,6 +77,14 @@ def findings_of(video: VideoFile, facts: VideoFacts, moves: Moves) -> Iterator[F
     if video.clips[-1].episode is not None and behind < len(times):
         text = f"{count_of(len(times) - behind, 'frame')} from {times[behind]:.6g} s on belong to no episode"
         yield found(WARNING, "frames", text, None, float(times[behind]))
+
+
+def _part_of(clip: Clip, times: npt.NDArray[np.float64], start: float, end: float, frame: float) -> slice:
+    """Return the frames of a clip."""
+    first, behind = (int(np.searchsorted(times, at - frame / 2)) for at in (start, end))
+    if clip.first_frame is not None:
+        first, behind = clip.first_frame, len(times) if clip.end_frame is None else min(clip.end_frame, len(times))
+    return slice(min(first, behind), behind)
 
 
 def _faults_of_clip(

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from av.packet import Packet
 from av.video.frame import VideoFrame
+from av.video.reformatter import Interpolation
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import ReadError, VidprepError
@@ -26,6 +27,7 @@ from vidprep.transcode.settings import Limits
 from vidprep.transcode.sources import scratch_folder
 
 FROZEN_SECONDS, BLACK_SECONDS = 1.0, 1.0
+SIDE = 64
 Span = tuple[float, float]
 
 
@@ -40,6 +42,9 @@ class VideoFacts:
         times: (N,) presentation times of the frames in seconds, in the order of display
         keyframes: (N,) which frames are keyframes
         repeats: (N,) which frames have the same luma as the one before
+        sums: (N,) checksum of the luma of each frame
+        levels: (N, 6) mean and mean square of red, green and blue of each frame, from 0 to 1; only where statistics are declared
+        motion: (N,) how much of each frame differs from the one before; likewise
         frozen: Stretches in seconds in which the picture stays as it is for a second or longer
         black: Stretches in seconds in which it is black
         damage: A line for each kind of damage
@@ -53,6 +58,9 @@ class VideoFacts:
     times: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     keyframes: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     repeats: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    sums: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    levels: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 6)))
+    motion: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     frozen: list[Span] = field(default_factory=list)
     black: list[Span] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
@@ -64,7 +72,7 @@ def read_video(video: VideoFile) -> VideoFacts:
     """Read a video to its end. What is wrong with it is in the result."""
     try:
         with local_file(video) as path:
-            return _read(path)
+            return _read(path, is_measured=video.clips[0].episode is not None)
     except FileNotFoundError:
         return VideoFacts(error="is not there")
     except (VidprepError, OSError) as error:
@@ -86,12 +94,12 @@ def local_file(video: VideoFile) -> Iterator[Path]:
         yield copy
 
 
-def _read(path: Path) -> VideoFacts:
+def _read(path: Path, *, is_measured: bool) -> VideoFacts:
     with Source(path, max_pixels=Limits().max_pixels) as source:
         info = source.info
         facts = VideoFacts(info.codec, info.pixel_format, (info.width, info.height))
         times, keyframes, sums = list[float](), list[bool](), list[int]()
-        entries, stretches = set[int | None](), _Stretches()
+        entries, stretches, pictures = set[int | None](), _Stretches(), _Pictures()
 
         def packets() -> Iterator[Packet[VideoStream]]:
             for packet in source.packets():
@@ -105,15 +113,45 @@ def _read(path: Path) -> VideoFacts:
             grey = frame.reformat(format="gray")
             sums.append(zlib.crc32(visible_bytes(grey.planes[0], grey.width)))
             stretches.see(grey, times[-1])
+            if is_measured:
+                pictures.see(frame, grey)
             on_progress()
         stretches.end(times[-1] if times else 0.0)
         facts.damage, facts.contradictions = source.damage(read_to_end=True), source.contradictions(read_to_end=True)
     if not times:
         raise ReadError("has no frame that can be decoded", path=path)
     facts.times, facts.keyframes = np.array(times), np.array(keyframes)
-    facts.repeats = np.diff(np.array(sums, np.int64), prepend=-1) == 0
+    facts.sums = np.array(sums, np.int64)
+    facts.repeats = np.diff(facts.sums, prepend=-1) == 0
     facts.frozen, facts.black = stretches.frozen, stretches.black
+    facts.levels, facts.motion = np.array(pictures.levels).reshape(-1, 6), np.array(pictures.motion)
     return facts
+
+
+class _Pictures:
+    """Measures small copies of frames.
+
+    Attributes:
+        levels: Mean and mean square of each channel of each frame
+        motion: How much of each frame differs from the one before
+    """
+
+    def __init__(self) -> None:
+        self.levels, self.motion = list[npt.NDArray[np.float64]](), list[float]()
+        self._before: npt.NDArray[np.int16] | None = None
+
+    def see(self, frame: VideoFrame, grey: VideoFrame) -> None:
+        # Single pixels, which have the statistics of all; means of areas, which have less noise.
+        some = frame.reformat(width=SIDE, height=SIDE, format="rgb24", interpolation=Interpolation.POINT)
+        rgb = some.to_ndarray().reshape(-1, 3) / 255.0
+        self.levels.append(np.concatenate([rgb.mean(0), (rgb**2).mean(0)]))
+        area = (
+            grey.reformat(width=SIDE // 2, height=SIDE // 2, interpolation=Interpolation.AREA)
+            .to_ndarray()
+            .astype(np.int16)
+        )
+        self.motion.append(0.0 if self._before is None else float(np.abs(area - self._before).mean()))
+        self._before = area
 
 
 class _Stretches:

@@ -11,6 +11,7 @@ from .other_readers import (
 from .results import VALIDATION_NAME as VALIDATION_NAME, read_results as read_results
 from .robot_files import (
     STATE_NAME as STATE_NAME,
+    faults_of_files as faults_of_files,
     faults_of_robot_files as faults_of_robot_files,
     written_files as written_files,
 )

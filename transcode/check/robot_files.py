@@ -13,7 +13,9 @@ STATE_NAME = "lerobot.json"  # in the folder of the run's state
 
 
 def written_files(destination: Path) -> dict[str, Any]:
-    """Return what was recorded of them: `digest`, and size and SHA-256 of each of `files`; empty without a record."""
+    """Return what was recorded of them: `digest`, size and SHA-256 of each of `files`, and which episodes are `left_out`; empty without
+    a record.
+    """
     path = destination / STATE_DIR / STATE_NAME
     try:
         found = read_json(path) if path.is_file() else {}
@@ -29,6 +31,16 @@ def _is_one(name: str) -> bool:
 
 
 def faults_of_robot_files(destination: Path) -> Iterator[str]:
+    """Yield what differs between a LeRobot dataset and the one that the run was asked for."""
+    record = written_files(destination)
+    if record and "digest" not in record:
+        yield f"{destination}: has no rows of its LeRobot dataset yet; the same `vidprep transcode` writes them"
+    for episode, why in dict(record.get("left_out") or {}).items():
+        yield f"{destination}: episode {episode} of the source is left out: it {why}"
+    yield from faults_of_files(destination)
+
+
+def faults_of_files(destination: Path) -> Iterator[str]:
     """Yield a line for each file that is missing, or is not the one that was written."""
     for name, known in written_files(destination).get("files", {}).items():
         path = destination / name

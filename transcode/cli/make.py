@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 import click
 
-from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError, for_json, in_bytes, printable
+from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError, count_of, for_json, in_bytes, printable
 from vidprep.formats.storage import ArrowStream
 from vidprep.transcode.cli.command import USAGE_ERROR, FolderOrUrl, LinePrinter, command_of
 from vidprep.transcode.destination import Destination, disk_of, free_bytes
@@ -371,6 +371,12 @@ def _executed(request: RunRequest) -> Summary:
             )
             return
         jobs, actions = options.jobs or default_jobs(), options.actions or "last"
-        complete_robot_dataset(dataset, request.place.root, request.settings, actions, jobs, say)
+        summary.left_out = complete_robot_dataset(dataset, request.place.root, request.settings, actions, jobs, say)
+        for why in dict.fromkeys(summary.left_out.values()):
+            numbers = [number for number, other in summary.left_out.items() if other == why]
+            say(
+                f"{count_of(len(numbers), 'episode')} left out of the LeRobot dataset: "
+                f"episode{'s' * (len(numbers) > 1)} {', '.join(numbers)} {why}"
+            )
 
     return execute(request, lambda: forget_robot_dataset(request.place.root), complete)

@@ -15,6 +15,7 @@ import json
 import re
 import shutil
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,12 +30,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vidprep.formats.errors import DestinationError, SettingsError, StoreError, count_of
-from vidprep.formats.lerobot import INFO_NAME, TASKS_NAME, Episode, LeRobotDataset, flat, task_table
+from vidprep.formats.lerobot import INFO_NAME, TASKS_NAME, Episode, LeRobotDataset, task_table
 from vidprep.formats.manifest import ManifestRow, manifest_rows
 from vidprep.formats.storage import read_json, sha256_of
 from vidprep.formats.stores import FrameStore, open_store
-from vidprep.transcode.audit import EXACT_SECONDS
-from vidprep.transcode.check import STATE_NAME, faults_of_robot_files, written_files
+from vidprep.transcode.audit import EXACT_SECONDS, Statistics, joined_statistics, statistics_of_rows
+from vidprep.transcode.check import STATE_NAME, faults_of_files, written_files
 from vidprep.transcode.export.robot_files import (
     EPISODES_NAME,
     STATS_NAME,
@@ -48,21 +49,14 @@ from vidprep.transcode.export.robot_files import (
     write_json,
     write_table,
 )
-from vidprep.transcode.export.robot_rows import (
-    Numbers,
-    Statistics,
-    joined_statistics,
-    numbered,
-    rows_at,
-    statistics_of_rows,
-)
+from vidprep.transcode.export.robot_rows import Numbers, numbered, rows_at
 from vidprep.transcode.settings import RunSettings, VideoOutput
 from vidprep.transcode.sources import STATE_DIR, episode_video
 
 STAGE_NAME = "lerobot.new"  # in the folder of the run's state
 OF_OLD_VERSIONS = ("total_chunks", "total_videos")
 WRITTEN = ("info.json", "stats.json", "tasks.parquet", "tasks.jsonl", "episodes.jsonl", "episodes_stats.jsonl")
-FORMAT = 1  # version of the written files; files of another version are written again
+FORMAT = 2  # version of the written files; files of another version are written again
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +83,14 @@ class _Result:
         abouts: What the table of episodes says of each
         statistics: Statistics of the columns of each
         left_out: Why episodes were left out, by number
+        lost_texts: Number of texts of rows that are left out for which there is no place, by column
     """
 
     kept: list[KeptEpisode] = field(default_factory=list)
     abouts: list[dict[str, Any]] = field(default_factory=list)
     statistics: list[dict[str, Statistics]] = field(default_factory=list)
     left_out: dict[int, str] = field(default_factory=dict)
+    lost_texts: Counter[str] = field(default_factory=Counter)
 
 
 def is_robot_output(settings: RunSettings) -> bool:
@@ -142,14 +138,14 @@ def check_robot_output(source: Path, destination: Path, settings: RunSettings) -
 
 
 def forget_robot_dataset(destination: Path) -> None:
-    """Let LeRobot open nothing while videos change: rows and videos would not fit."""
-    if written_files(destination):
-        (destination / INFO_NAME).unlink(missing_ok=True)
+    """Let LeRobot open nothing while videos change, as rows and videos would not fit, and note that the rows are missing."""
+    (destination / INFO_NAME).unlink(missing_ok=True)
+    write_json(destination / STATE_DIR / STATE_NAME, {"files": written_files(destination).get("files", {})})
 
 
 def complete_robot_dataset(
     source: Path, destination: Path, settings: RunSettings, actions: str, jobs: int, say: Callable[[str], object]
-) -> None:
+) -> dict[str, str]:
     """Write rows and metadata of a finished run. Nothing is written again if nothing has changed.
 
     All files are written beside their places first. Those of an earlier result are removed when the new ones are complete.
@@ -162,6 +158,9 @@ def complete_robot_dataset(
         jobs: Number of threads that read frames.
         say: Receives messages.
 
+    Returns:
+        Why episodes are left out, by number.
+
     Raises:
         StoreError, ManifestError: The source or the destination cannot be read.
         DestinationError: The destination holds files of others where these belong.
@@ -170,17 +169,33 @@ def complete_robot_dataset(
     found, rate = LeRobotDataset.read(source), check_robot_output(source, destination, settings)
     videos = {row.id: row for row in manifest_rows(destination) if row.ok}
     digest, before = _digest(found, videos, actions), written_files(destination)
-    if before.get("digest") == digest and not any(faults_of_robot_files(destination)):
-        return
+    if before.get("digest") == digest and not any(faults_of_files(destination)):
+        return dict(before["left_out"])
     stage = destination / STATE_DIR / STAGE_NAME
     shutil.rmtree(stage, ignore_errors=True)
     store, made = open_store(destination), _Result()
     _write_rows(stage, found, videos, store, rate, actions, made)
-    if made.left_out:
-        number, why = next(iter(made.left_out.items()))
-        say(f"{count_of(len(made.left_out), 'episode')} left out of the LeRobot dataset: episode {number} {why}")
-    if not made.kept:
-        return
+    for name, count in made.lost_texts.items():
+        say(
+            f"{count_of(count, 'text')} of {name} in rows that are left out could not be kept; a column of lists keeps all"
+        )
+    left_out = {str(number): why for number, why in made.left_out.items()}
+    if made.kept:
+        _write_metadata(stage, found, store, made, rate, jobs, say)
+    _put_in_place(destination, stage, {"digest": digest, "left_out": left_out}, before)
+    return left_out
+
+
+def _write_metadata(
+    stage: Path,
+    found: LeRobotDataset,
+    store: FrameStore,
+    made: _Result,
+    rate: float,
+    jobs: int,
+    say: Callable[[str], object],
+) -> None:
+    """Write all files but the rows."""
     if (longest := max(about["length"] for about in made.abouts) / rate) > EXACT_SECONDS:
         say(
             f"an episode lasts {longest:.0f} s: after {EXACT_SECONDS:.0f} s LeRobot's float32 times are too coarse for its reader; cut it"
@@ -189,15 +204,14 @@ def complete_robot_dataset(
     abouts = [about | flat_statistics(own) for about, own in zip(made.abouts, made.statistics, strict=True)]
     write_table(stage / EPISODES_NAME, pa.Table.from_pylist(abouts))
     write_table(stage / TASKS_NAME, task_table([found.tasks[number] for number in sorted(found.tasks)]))
-    write_json(stage / STATS_NAME, _known_statistics(source) | plain_statistics(joined_statistics(made.statistics)))
-    for path in sorted((source / "meta").glob("*")):
+    write_json(stage / STATS_NAME, _known_statistics(found.root) | plain_statistics(joined_statistics(made.statistics)))
+    for path in sorted((found.root / "meta").glob("*")):
         if path.is_file() and path.name not in WRITTEN:
             shutil.copyfile(path, stage / "meta" / path.name)
     write_json(stage / INFO_NAME, _info(found, store, made, rate))
-    _put_in_place(destination, stage, digest, before)
 
 
-def _put_in_place(destination: Path, stage: Path, digest: str, before: Mapping[str, Any]) -> None:
+def _put_in_place(destination: Path, stage: Path, record: Mapping[str, Any], before: Mapping[str, Any]) -> None:
     """Replace the files of an earlier result. The one that makes LeRobot open the dataset goes first and comes last."""
     names = sorted(str(path.relative_to(stage)) for path in stage.rglob("*") if path.is_file())
     files = {name: [(stage / name).stat().st_size, sha256_of(stage / name)] for name in names}
@@ -205,10 +219,10 @@ def _put_in_place(destination: Path, stage: Path, digest: str, before: Mapping[s
     write_json(state, {"files": dict.fromkeys(sorted(known))})
     for name in (INFO_NAME, *sorted(known)):
         (destination / name).unlink(missing_ok=True)
-    for name in (*(name for name in names if name != INFO_NAME), INFO_NAME):
+    for name in sorted(names, key=lambda name: name == INFO_NAME):
         (destination / name).parent.mkdir(parents=True, exist_ok=True)
         (stage / name).replace(destination / name)
-    write_json(state, {"digest": digest, "files": files})
+    write_json(state, {**record, "files": files})
     shutil.rmtree(stage, ignore_errors=True)
 
 
@@ -271,7 +285,7 @@ def _write_rows(
             try:
                 tables: dict[int, pa.Table] | StoreError = found.tables_of(name)
             except StoreError as error:
-                tables = error
+                tables = StoreError(f"has no rows: {name} {error.message}")
             for episode in episodes:
                 first = made.abouts[-1]["dataset_to_index"] if made.abouts else 0
                 try:
@@ -281,7 +295,7 @@ def _write_rows(
                         raise StoreError("is listed twice")
                     each = _kept(found, episode, videos, store)
                     rows = _rows_of(episode, tables.get(episode.number), new_tasks)
-                    rows = numbered(rows_at(rows, each.rows, actions), len(made.kept), first, rate)
+                    rows = numbered(rows_at(rows, each.rows, actions, made.lost_texts), len(made.kept), first, rate)
                     measured, place = statistics_of_rows(rows), files.write(rows)
                 except StoreError as error:
                     made.left_out[episode.number] = error.message
@@ -304,10 +318,10 @@ def _rows_of(episode: Episode, rows: pa.Table | None, new_tasks: Mapping[int, in
     """Return the rows of an episode in order, with the new numbers of tasks. Raises StoreError if one is missing or doubled."""
     if rows is None:
         raise StoreError("has no rows")
-    rows = rows.take(pc.sort_indices(flat(rows["frame_index"])))
-    if flat(rows["frame_index"]).to_pylist() != list(range(episode.length)):
+    rows = rows.take(pc.sort_indices(rows["frame_index"]))
+    if len(rows) != episode.length or not np.array_equal(rows["frame_index"].to_numpy(), np.arange(len(rows))):
         raise StoreError(f"has rows that are not numbered 0 to {episode.length - 1}")
-    tasks = flat(rows["task_index"]).to_pylist()
+    tasks = rows["task_index"].to_pylist()
     if unknown := set(tasks) - new_tasks.keys():
         raise StoreError(f"names task {min(unknown)}, which is not listed")
     at = rows.column_names.index("task_index")

@@ -15,7 +15,7 @@ from vidprep.formats.lerobot import DATA, VIDEO
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.storage import replacing
 from vidprep.formats.stores import FrameStore
-from vidprep.transcode.export.robot_rows import Statistics, statistics_of_pictures
+from vidprep.transcode.audit import Statistics, statistics_of_pictures
 from vidprep.transcode.sources import EPISODES_PER_CHUNK
 
 VERSION = "v3.0"
@@ -100,7 +100,7 @@ def video_info(store: FrameStore, row: ManifestRow, rate: float) -> dict[str, An
         "video.width": row.width,
         "video.codec": row.codec,
         "video.pix_fmt": row.pixel_format,
-        "video.is_depth_map": False,
+        "is_depth_map": False,
         "video.fps": int(rate),
         "video.channels": 3,
         "has_audio": store.sample_rate(row.id) is not None,

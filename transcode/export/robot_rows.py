@@ -1,70 +1,106 @@
-"""Rows of LeRobot episodes at another rate, and their statistics in the form that LeRobot reads."""
+"""Rows of LeRobot episodes at another rate."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+from vidprep.transcode.audit import is_numeric, number_type
+
 NUMBERED = ("timestamp", "frame_index", "episode_index", "index")
 Numbers = npt.NDArray[np.int64]
-Values = npt.NDArray[np.float64]
-Statistics = dict[str, Values]
 
 
-def rows_at(table: pa.Table, kept: Numbers, actions: str) -> pa.Table:
-    """Return the rows of an episode that are kept.
+def rows_at(table: pa.Table, kept: Numbers, actions: str, lost: Counter[str] | None = None) -> pa.Table:
+    """Return the rows of an episode that are kept. Each stands for the rows from it to the next one that is kept.
 
-    A row keeps its states. Its action is that of the rows from it to the next one that is kept: the last of them, their mean, or their sum.
-    Of columns `next.…`, which say what follows, truth values hold if one of these rows has them, `next.reward` is summed up, and of others
-    the last one is taken.
+    It keeps its states. Of actions it gets the last one of these rows, their mean, or their sum; of truth values whether one of them holds;
+    of `next.reward` the sum, and of other columns `next.…` the last one. Lists that differ from row to row, such as events in words, are
+    joined, and a text that stands in few rows is carried to it.
 
     Args:
         table: (L, …) all rows of the episode, in order.
         kept: (K,) which of them, ascending.
         actions: `last`, `mean` or `sum`.
+        lost: Counts for each column the texts for which there is no place.
     """
     if np.array_equal(kept, np.arange(len(table))):
         return table
     columns = {}
     for name in table.column_names:
-        column = table[name]
+        column, kind = table[name], table.schema.field(name).type
         if name == "action" or name.startswith("action."):
             columns[name] = _grouped(column, kept, actions)
+        elif pa.types.is_boolean(number_type(kind)):
+            columns[name] = _any(column, kept)
         elif name.startswith("next."):
-            rule = "any" if pa.types.is_boolean(column.type) else "sum" if name == "next.reward" else "last"
-            columns[name] = _grouped(column, kept, rule)
+            columns[name] = _grouped(column, kept, "sum" if name == "next.reward" else "last")
+        elif (
+            pa.types.is_list(kind)
+            and not is_numeric(kind)
+            and not column.slice(1).equals(column.slice(0, len(column) - 1))
+        ):
+            columns[name] = _joined(column, kept)
+        elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            columns[name], count = _carried(column, kept)
+            if lost is not None and count:
+                lost[name] += count
         else:
             columns[name] = column.take(pa.array(kept))
     return pa.table(columns, schema=table.schema)
 
 
+def _groups(column: pa.ChunkedArray, kept: Numbers) -> Iterator[list[Any]]:
+    """Yield the values of the rows from one that is kept to the next."""
+    values = column.to_pylist()
+    for begin, end in pairwise([*kept.tolist(), len(values)]):
+        yield values[begin:end]
+
+
+def _any(column: pa.ChunkedArray, kept: Numbers) -> pa.Array:
+    """Return whether a row of each group has a truth value; of lists, one by one."""
+    if not pa.types.is_boolean(column.type):
+        return pa.array(np.logical_or.reduceat(np.asarray(column.to_pylist()), kept).tolist(), column.type)
+    return pa.array([True if True in group else group[0] for group in _groups(column, kept)], column.type)
+
+
+def _joined(column: pa.ChunkedArray, kept: Numbers) -> pa.Array:
+    """Return the lists of each group as one."""
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    offsets = np.append(0, np.cumsum(lengths))[np.append(kept, len(column))]
+    values = pc.list_flatten(column).combine_chunks()
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values, type=column.type)
+
+
+def _carried(column: pa.ChunkedArray, kept: Numbers) -> tuple[pa.Array, int]:
+    """Return the first text of each group, and how many more there are. Where each row has one, it is a state: that of the row is kept."""
+    groups = list(_groups(column, kept))
+    if all(map(all, groups)):
+        return column.take(pa.array(kept)), 0
+    found = [list(dict.fromkeys(filter(None, group))) for group in groups]
+    texts = [each[0] if each else group[0] for each, group in zip(found, groups, strict=True)]
+    return pa.array(texts, column.type), sum(max(0, len(each) - 1) for each in found)
+
+
 def _grouped(column: pa.ChunkedArray, kept: Numbers, rule: str) -> pa.ChunkedArray | pa.Array:
     """Return one value for each group of rows, which begins with a row that is kept."""
-    if rule == "last" or not _is_numeric(column.type):
+    if rule == "last" or not is_numeric(column.type):
         return column.take(pa.array(np.append(kept[1:], len(column)) - 1))
     values = np.asarray(column.to_pylist())
-    if rule == "any":
-        return pa.array(np.logical_or.reduceat(values, kept))
     sums = np.add.reduceat(values.astype(np.float64), kept, axis=0)
     if rule == "mean":
         counts = np.diff(np.append(kept, len(column)))
         sums = sums / counts.reshape(-1, *[1] * (sums.ndim - 1))
-    value_type = column.type.value_type if sums.ndim > 1 else column.type
+    value_type = number_type(column.type)
     rounded = np.rint(sums) if pa.types.is_integer(value_type) else sums
     return pa.array(rounded.astype(value_type.to_pandas_dtype()).tolist(), column.type)
-
-
-def _is_numeric(kind: pa.DataType) -> bool:
-    """Return whether values are numbers or truth values, or lists of them."""
-    while pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
-        kind = kind.value_type
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
 def numbered(table: pa.Table, episode: int, first: int, rate: float) -> pa.Table:
@@ -87,78 +123,3 @@ def numbered(table: pa.Table, episode: int, first: int, rate: float) -> pa.Table
         made = pa.array(values[name])  # one value in each row, as LeRobot reads them
         table = table.set_column(table.column_names.index(name), pa.field(name, made.type), made)
     return table
-
-
-def statistics_of(values: npt.NDArray[Any]) -> Statistics:
-    """Return statistics of (L,) values, (1,) each, or of (L, …, D) values, (D,) each; those that are no number do not count.
-    Quantiles are exact.
-    """
-    found = np.asarray(values, np.float64)
-    found = found.reshape(-1, 1 if found.ndim == 1 else found.shape[-1])
-    found = found[np.isfinite(found).all(1)] if np.isfinite(found).all(1).any() else np.zeros((1, found.shape[1]))
-    quantiles = {name: np.quantile(found, at, axis=0) for name, at in QUANTILES.items()}
-    return {
-        "min": found.min(0),
-        "max": found.max(0),
-        "mean": found.mean(0),
-        "std": found.std(0),
-        "count": np.array([len(values)]),
-        **quantiles,
-    }
-
-
-def statistics_of_pictures(frames: Sequence[npt.NDArray[np.uint8]]) -> Statistics:
-    """Return statistics of (H, W, 3) frames for each channel, (3, 1, 1), from 0 to 1; `count` is the number of frames."""
-    counts = np.array(
-        [
-            np.sum([np.bincount(frame[..., channel].reshape(-1), minlength=256) for frame in frames], 0)
-            for channel in range(3)
-        ]
-    )
-    levels, shares = np.arange(256) / 255.0, counts / counts.sum(1, keepdims=True)
-    mean = shares @ levels
-    there = counts > 0
-    upto = np.cumsum(shares, 1)
-    made = {
-        "min": levels[there.argmax(1)],
-        "max": levels[255 - there[:, ::-1].argmax(1)],
-        "mean": mean,
-        "std": np.sqrt(np.maximum(0.0, shares @ levels**2 - mean**2)),
-        **{name: levels[(upto >= at - 1e-12).argmax(1)] for name, at in QUANTILES.items()},
-    }
-    return {**{name: each.reshape(3, 1, 1) for name, each in made.items()}, "count": np.array([len(frames)])}
-
-
-def statistics_of_rows(table: pa.Table) -> dict[str, Statistics]:
-    """Return statistics of all columns of numbers, if all rows have as many."""
-    found = {}
-    for name in table.column_names:
-        if _is_numeric(table.schema.field(name).type):
-            with suppress(ValueError):  # lists of different lengths
-                found[name] = statistics_of(np.asarray(table[name].to_pylist(), np.float64))
-    return found
-
-
-def joined_statistics(several: Sequence[Mapping[str, Statistics]]) -> dict[str, Statistics]:
-    """Return the statistics of a dataset from those of its episodes, by LeRobot's rules: moments are exact, quantiles are the outermost
-    of the episodes (`aggregate_feature_stats` in lerobot/datasets/compute_stats.py).
-    """
-    joined = {}
-    for name in several[0] if several else ():
-        each = [episode[name] for episode in several if name in episode]
-        counts = np.stack([stats["count"].astype(np.float64) for stats in each])
-        means, deviations = (np.stack([stats[kind] for stats in each]) for kind in ("mean", "std"))
-        weights = counts.reshape(-1, *[1] * (means.ndim - 1))
-        mean = (means * weights).sum(0) / weights.sum()
-        variance = ((deviations**2 + (means - mean) ** 2) * weights).sum(0) / weights.sum()
-        joined[name] = {
-            "min": np.min([stats["min"] for stats in each], 0),
-            "max": np.max([stats["max"] for stats in each], 0),
-            "mean": mean,
-            "std": np.sqrt(variance),
-            "count": counts.sum(0).astype(np.int64),
-        }
-        for quantile, at in QUANTILES.items():
-            outermost = np.min if at <= 0.5 else np.max
-            joined[name][quantile] = outermost([stats[quantile] for stats in each], 0)
-    return joined

@@ -26,6 +26,7 @@ from vidprep.formats.lerobot import INFO_NAME, TASKS_NAME, task_table
 from vidprep.formats.manifest import ManifestRow, manifest_paths, manifest_rows
 from vidprep.formats.stores import FrameStore, VideoStore
 from vidprep.formats.training import RowsGap, read_rows, rows_at_times, rows_of_frames
+from vidprep.transcode.audit import Statistics, joined_statistics, statistics_of_rows
 from vidprep.transcode.export.pack import open_intact
 from vidprep.transcode.export.robot_files import (
     EPISODES_NAME,
@@ -40,7 +41,7 @@ from vidprep.transcode.export.robot_files import (
     write_json,
     write_table,
 )
-from vidprep.transcode.export.robot_rows import Statistics, joined_statistics, numbered, statistics_of_rows
+from vidprep.transcode.export.robot_rows import numbered
 from vidprep.transcode.export.targets import PackOptions
 from vidprep.transcode.sources import episode_video
 

@@ -58,6 +58,7 @@ class Summary:
         removed: Rows that were removed because their source no longer exists (`prune`)
         moved: Outputs that were renamed because their source was
         relabelled: Finished videos whose labels changed
+        left_out: Why episodes are not in the LeRobot dataset that was made, by number
     """
 
     ok: int = 0
@@ -83,6 +84,7 @@ class Summary:
     removed: int = 0
     moved: int = 0
     relabelled: int = 0
+    left_out: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
@@ -95,7 +97,7 @@ class Summary:
             return 128 + self.interrupted_by
         if self.disk_full or self.stopped:
             return STOPPED_CODE
-        return 1 if self.failed or self.absent else 0
+        return 1 if self.failed or self.absent or self.left_out else 0
 
     def as_json(self) -> str:
         """Return the line that `--json` prints after the rows."""

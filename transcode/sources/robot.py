@@ -12,17 +12,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 EPISODES_PER_CHUNK = 1000
-INFO_NAME = "meta/info.json"
+INFO_NAME, OTHER_NAMES = (
+    "meta/info.json",
+    ("meta/episodes", "meta/episodes.jsonl", "meta/tasks.parquet", "meta/tasks.jsonl"),
+)
 
 
 def is_robot_dataset(source: object) -> bool:
-    """Return whether a source is the folder of a LeRobot dataset."""
-    if not isinstance(source, Path) or not (source / INFO_NAME).is_file():
+    """Return whether a source is the folder of a LeRobot dataset, whole or damaged."""
+    if not isinstance(source, Path):
         return False
+    if not (source / INFO_NAME).exists():  # what a partial download leaves
+        return (source / "data").is_dir() and any((source / name).exists() for name in OTHER_NAMES)
     try:
         return "codebase_version" in read_json(source / INFO_NAME)
     except (OSError, ValueError, TypeError):
-        return False
+        return True
 
 
 def episode_video(camera: str, episode: int) -> str:

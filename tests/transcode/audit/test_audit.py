@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -154,7 +157,138 @@ def other_size(root: Path) -> None:
     (root / "meta/info.json").write_text(json.dumps(info))
 
 
+def values(root: Path, name: str, change: Callable[[list], object], kind: pa.DataType | None = None) -> None:
+    """Replace a column of the rows."""
+    table = pq.read_table(root / ROWS)
+    at = table.column_names.index(name)
+    cells = table[name].to_pylist()
+    change(cells)
+    pq.write_table(table.set_column(at, name, pa.array(cells, kind or table[name].type)), root / ROWS)
+
+
+def a_number_that_is_none(root: Path) -> None:
+    values(root, "action", lambda cells: cells[50].__setitem__(1, float("nan")))
+
+
+def an_empty_state(root: Path) -> None:
+    values(root, "observation.state", lambda cells: cells.__setitem__(50, None))
+
+
+def a_row_of_another_width(root: Path) -> None:
+    values(root, "action", lambda cells: cells[50].pop(), pa.list_(pa.float32()))
+
+
+def numbers_as_text(root: Path) -> None:
+    values(root, "action", lambda cells: cells.__setitem__(slice(None), map(str, cells)), pa.string())
+
+
+def described(root: Path, name: str = "info.json", **changes: Callable[[Any], object]) -> None:
+    path = root / "meta" / name
+    about = json.loads(path.read_text())
+    for key, change in changes.items():
+        key = key.replace("observation_", "observation.")
+        about[key] = change(about[key])
+    path.write_text(json.dumps(about))
+
+
+def another_width(root: Path) -> None:
+    described(root, features=lambda features: features | {"action": {"dtype": "float32", "shape": [7]}})
+
+
+def no_deviation(root: Path) -> None:
+    described(root, "stats.json", observation_state=lambda own: own | {"std": [0.0, 0.0]})
+
+
+def another_mean(root: Path) -> None:
+    described(root, "stats.json", action=lambda own: own | {"mean": [10.0, 10.0]})
+
+
+def fewer_statistics(root: Path) -> None:
+    described(root, "stats.json", action=lambda own: own | {"max": own["max"][:1]})
+
+
+def no_statistics(root: Path) -> None:
+    (root / "meta/stats.json").unlink()
+
+
+def statistics_of_another_episode(root: Path) -> None:
+    table = pq.read_table(root / EPISODES)
+    at = table.column_names.index("stats/action/mean")
+    means = table["stats/action/mean"].to_pylist()
+    pq.write_table(table.set_column(at, "stats/action/mean", pa.array([means[0], means[0], means[2]])), root / EPISODES)
+
+
+def a_task_twice(root: Path) -> None:
+    table = pq.read_table(root / "meta/tasks.parquet")
+    pq.write_table(table.set_column(1, "__index_level_0__", pa.array(["same", "same"])), root / "meta/tasks.parquet")
+
+
+def tasks_of_others(root: Path) -> None:
+    changed(root / ROWS, task_index=lambda tasks: 1 - tasks)
+
+
+def more_tasks(root: Path) -> None:
+    described(root, total_tasks=lambda _: 9)
+
+
+def a_split_beyond_the_end(root: Path) -> None:
+    described(root, splits=lambda _: {"train": "0:2", "val": "2:4"})
+
+
+def wrong_rate(root: Path) -> None:
+    described(root, fps=lambda _: 25)
+
+
+def wrong_rate_of_a_camera(root: Path) -> None:
+    described(
+        root, features=lambda features: features | {CAMERAS[0]: features[CAMERAS[0]] | {"info": {"video.fps": 25}}}
+    )
+
+
+def times_that_run_on(root: Path) -> None:
+    changed(root / ROWS, timestamp=lambda _: np.arange(101) / 30)
+
+
+def exchanged_cameras(root: Path) -> None:
+    """The first camera's pictures are darker."""
+    for name, numbers in zip(CAMERAS, (NUMBERS, [None] * 101), strict=True):
+        write_video(root / "videos" / name / "chunk-000/file-000.mp4", numbers, 30, STARTS)
+    dark = {f"stats/{CAMERAS[0]}/{kind}": [[[[value]]] * 3] * 3 for kind, value in (("mean", 0.0), ("std", 0.0))}
+    table = pq.read_table(root / EPISODES)
+    for name, cells in dark.items():
+        table = table.set_column(table.column_names.index(name), name, pa.array(cells))
+    pq.write_table(table, root / EPISODES)
+
+
+def a_late_camera(root: Path) -> None:
+    """Both show the same; one is six frames late."""
+    moments = np.abs(np.sin(np.arange(101) / 3) * np.sin(np.arange(101) / 7))
+    steps = np.cumsum(np.random.default_rng(0).random(101) < moments**2) * 7
+    for name, late in zip(CAMERAS, (0, 6), strict=True):
+        write_video(
+            root / "videos" / name / "chunk-000/file-000.mp4", [*[0] * late, *steps[: 101 - late].tolist()], 30, STARTS
+        )
+
+
 FAULTS = {
+    a_number_that_is_none: {("error", "columns", "")},
+    an_empty_state: {("error", "columns", "")},
+    a_row_of_another_width: {("error", "columns", "")},
+    numbers_as_text: {("error", "columns", "")},
+    another_width: {("error", "columns", "")},
+    no_deviation: {("error", "statistics", "")},
+    another_mean: {("error", "statistics", "")},
+    fewer_statistics: {("error", "statistics", "")},
+    no_statistics: {("error", "statistics", "")},
+    statistics_of_another_episode: {("error", "statistics", "episode 1")},
+    a_task_twice: {("error", "tasks", "")},
+    tasks_of_others: {("error", "tasks", f"episode {number}") for number in range(3)},
+    more_tasks: {("error", "tasks", "")},
+    a_split_beyond_the_end: {("error", "splits", "")},
+    wrong_rate: {("error", "rate", "")},
+    wrong_rate_of_a_camera: {("error", "rate", "")},
+    times_that_run_on: {("error", "times", "episode 1"), ("error", "times", "episode 2")},
+    exchanged_cameras: {("error", "pictures", f"episode {number}") for number in range(3)},
     other_order: {("error", "order", "")},
     stray_rows: {("error", "unlisted", ""), ("error", "order", "")},
     no_action: {("error", "columns", "")},
@@ -188,6 +322,157 @@ def test_a_planted_fault_is_found(fault: Callable[[Path], None], robot: Path, tm
     if fault in OF_ONE_VIDEO:  # and nothing is said of the others
         assert {finding.path for finding in report.findings} == {str(FRONT)}
     assert bool(report.faults) == any(level == "error" for level, *_ in FAULTS[fault])
+
+
+ONE_LINE = (
+    a_number_that_is_none,
+    an_empty_state,
+    a_row_of_another_width,
+    numbers_as_text,
+    another_width,
+    no_deviation,
+    another_mean,
+    fewer_statistics,
+    no_statistics,
+    statistics_of_another_episode,
+    more_tasks,
+    a_split_beyond_the_end,
+    wrong_rate,
+)
+
+
+@pytest.mark.parametrize("fault", ONE_LINE, ids=lambda fault: fault.__name__)
+def test_one_cause_is_one_line(fault: Callable[[Path], None], robot: Path, tmp_path: Path) -> None:
+    shutil.copytree(robot, tmp_path / "dataset")
+    fault(tmp_path / "dataset")
+    assert len(audited(tmp_path / "dataset").findings) == 1
+
+
+def test_findings_of_many_episodes_are_one_line(tmp_path: Path) -> None:
+    root = make_robot_dataset(tmp_path / "dataset", lengths=(3,) * 9)
+    changed(root / ROWS, timestamp=lambda times: np.where(np.arange(27) >= 6, times + 1, times))
+    (finding,) = audited(root).findings
+    assert finding.part == "episodes 2-8" and "begin at 1 s" in finding.text
+
+
+def test_a_camera_that_is_late_is_an_estimate_and_no_fault(tmp_path: Path) -> None:
+    root = make_robot_dataset(tmp_path / "dataset", lengths=(101,))
+    a_late_camera(root)
+    found = [finding for finding in audited(root).findings if finding.kind == "late"]
+    (text,) = [finding.text for finding in found if CAMERAS[1] in finding.text or CAMERAS[1] == finding.part]
+    assert "6 frames" in text and "an estimate" in text and found[0].level == "warning"
+
+
+def test_the_same_video_twice_is_found(tmp_path: Path) -> None:
+    root = make_old_dataset(tmp_path / "dataset", lengths=(20, 20))
+    videos = root / "videos/chunk-000" / CAMERAS[0]
+    shutil.copy(videos / "episode_000001.mp4", videos / "episode_000000.mp4")
+    assert ("error", "pictures", "episode 1") in found(audited(root))
+
+
+def with_pictures(root: Path) -> Path:
+    """A dataset with a column of PNGs beside its videos."""
+    make_robot_dataset(root, lengths=(4, 3))
+    pictures = []
+    for number in range(7):
+        with av.open(buffer := io.BytesIO(), "w", format="image2pipe") as file:
+            stream = file.add_stream("png")
+            stream.width, stream.height, stream.pix_fmt = 48, 32, "rgb24"
+            drawn = np.full((32, 48, 3), number, np.uint8)
+            file.mux([*stream.encode(av.VideoFrame.from_ndarray(drawn, "rgb24")), *stream.encode(None)])
+        pictures.append({"bytes": buffer.getvalue(), "path": None})
+    pq.write_table(
+        pq.read_table(root / ROWS).append_column("observation.images.still", pa.array(pictures)), root / ROWS
+    )
+    described(
+        root,
+        features=lambda features: features | {"observation.images.still": {"dtype": "image", "shape": [32, 48, 3]}},
+    )
+    return root
+
+
+def test_pictures_among_the_rows_are_decoded(tmp_path: Path) -> None:
+    root = with_pictures(tmp_path / "dataset")
+    assert not audited(root).findings
+    whole = pq.read_table(root / ROWS)
+    values(root, "observation.images.still", lambda cells: cells[5].update(bytes=cells[5]["bytes"][:40]))
+    (finding,) = audited(root).findings
+    assert "in row 1 of episode 1 cannot be decoded" in finding.text
+    pq.write_table(whole, root / ROWS)
+    described(
+        root,
+        features=lambda features: features | {"observation.images.still": {"dtype": "image", "shape": [480, 640, 3]}},
+    )
+    (finding,) = audited(root).findings
+    assert "is 48x32, [480, 640, 3] is declared" in finding.text
+
+
+def empty_place(root: Path) -> None:
+    table = pq.read_table(root / EPISODES)
+    name = f"videos/{CAMERAS[0]}/file_index"
+    pq.write_table(
+        table.set_column(table.column_names.index(name), name, pa.array([0.0, 0.0, float("nan")])), root / EPISODES
+    )
+
+
+def pointer_of_lfs(root: Path) -> None:
+    (root / ROWS).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
+
+
+def crashed(root: Path) -> None:
+    shutil.rmtree(root / "meta/episodes")
+
+
+def fifo(root: Path) -> None:
+    (root / ROWS).unlink()
+    os.mkfifo(root / ROWS)
+
+
+def many_rows(root: Path) -> None:
+    """A few kilobytes that claim 60,000,000 rows."""
+    part = pa.table(
+        {
+            name: pa.array(np.zeros(1_000_000, np.int64))
+            for name in ("episode_index", "frame_index", "index", "task_index", "timestamp")
+        }
+    )
+    with pq.ParquetWriter(root / ROWS, part.schema, compression="zstd") as file:
+        for _ in range(60):
+            file.write_table(part)
+
+
+@pytest.mark.parametrize(
+    ("damage", "code", "said"),
+    [
+        (
+            empty_place,
+            2,
+            f"meta/episodes/chunk-000/file-000.parquet: has no videos/{CAMERAS[0]}/file_index of episode 2",
+        ),
+        (pointer_of_lfs, 1, "it is a pointer of Git LFS, run `git lfs pull`"),
+        (crashed, 2, "its recording was not ended (`finalize()` was not called)"),
+        (fifo, 1, "not a regular file: a FIFO"),
+        (many_rows, 1, "60000000 rows are claimed"),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_what_cannot_be_read_is_named(
+    damage: Callable[[Path], None], code: int, said: str, robot: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "dataset"
+    shutil.copytree(robot, root)
+    damage(root)
+    ran = transcode(root, "--quiet", verb="validate")
+    assert ran.code == code and said in ran.out + ran.err, ran.out + ran.err
+
+
+def test_an_episode_of_any_length_costs_that_episode(robot: Path, tmp_path: Path) -> None:
+    root = tmp_path / "dataset"
+    shutil.copytree(robot, root)
+    changed(root / EPISODES, length=put(1, 2**60))
+    assert ("error", "rows", "episode 1") in found(audited(root))
+    ran = transcode(root, tmp_path / "made", "--fps", 10, "--quiet")
+    assert ran.code == 1 and "1 episode left out of the LeRobot dataset: episode 1" in ran.err, ran.err
 
 
 def whole_lerobot(root: Path) -> str:
@@ -258,9 +543,9 @@ def test_a_robot_at_rest_is_no_fault_and_a_black_picture_is(robot: Path, tmp_pat
     for name in ("rest", "black"):
         shutil.copytree(robot, tmp_path / name)
     at_rest(tmp_path / "rest")
-    assert found(audited(tmp_path / "rest")) == set()
+    assert {kind for _, kind, _ in found(audited(tmp_path / "rest"))} == {"statistics"}  # which were not computed again
     write_video(tmp_path / "black" / FRONT, [*range(37), *[None] * 41, *range(78, 101)], 30, STARTS)
-    assert found(audited(tmp_path / "black")) == {("warning", "black", "episode 1")}
+    assert found(audited(tmp_path / "black")) == {("warning", kind, "episode 1") for kind in ("black", "pictures")}
 
 
 def test_tars_that_lack_or_repeat_a_member(tmp_path: Path) -> None:
