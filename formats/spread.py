@@ -10,19 +10,23 @@ would have chosen. A video of `num_frames` frames and `seconds` gives
 so the first and the last frame are always among them, and the effective rate is count / seconds. A video of one frame, which
 `qwen_vl_utils` rejects, gives that frame.
 
+Other libraries take other frames: each rule of RULES is one of theirs.
+
 Sizes are those of its `smart_resize`: both sides a multiple of a number, and the area within bounds.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     Numbers = npt.NDArray[np.int64]
+    Places = npt.NDArray[Any]  # numbers of frames before they are rounded down
 
 FRAMES_AT_ONCE = 2  # of one temporal patch of Qwen's vision models
 
@@ -65,6 +69,94 @@ def spread(num_frames: int, count: int) -> Numbers:
     steps = np.arange(count)
     exact = np.where(steps < count // 2, step * steps, last - step * steps[::-1])
     return np.round(exact.astype(np.float32)).astype(np.int64)
+
+
+def _qwen(num_frames: int, seconds: float, fps: float, least: int, most: int) -> Places:
+    return spread(num_frames, sampled_count(num_frames, seconds, fps, min_frames=least, max_frames=most))
+
+
+def _linspace(begin: int, end: int, count: int) -> Places:
+    import numpy as np
+
+    return np.linspace(begin, end, max(1, count))
+
+
+def _qwen3(num_frames: int, seconds: float, fps: float, least: int, most: int) -> Places:
+    """`Qwen3VLVideoProcessor.sample_frames` of transformers 5: any number of frames, odd ones too."""
+    count = min(max(int(num_frames / (num_frames / seconds) * fps), least), most, num_frames)
+    return _linspace(0, num_frames - 1, count).round()
+
+
+def _smolvlm(num_frames: int, seconds: float, fps: float, least: int, most: int) -> Places:  # noqa: ARG001
+    """`SmolVLMVideoProcessor.sample_frames` of transformers 5: without the first and last second of a long video."""
+    import numpy as np
+
+    begin, end, rate = 0, num_frames - 1, num_frames / seconds
+    if seconds - 2 > most * fps:
+        begin, end = int(rate), min(int(num_frames - rate), num_frames - 1)
+    if begin >= end:
+        begin, end = 0, num_frames - 1
+    return np.unique(_linspace(begin, end, min(round(fps * seconds), most)).astype(np.int64))
+
+
+def _internvl(num_frames: int, seconds: float, fps: float, least: int, most: int) -> Places:
+    """`InternVLVideoProcessor.sample_frames` of transformers 5: the middles of parts of equal length."""
+    import numpy as np
+
+    count = max(1, min(max(int(num_frames / (num_frames / seconds) * fps), least), most, num_frames))
+    step = num_frames / count
+    return (step / 2 + step * np.arange(count)).astype(np.float32)
+
+
+def _llava(num_frames: int, seconds: float, fps: float, least: int, most: int) -> Places:  # noqa: ARG001
+    """LLaVA-Video (`process_video_with_decord` of LLaVA-NeXT): every round(rate / fps)-th frame; if these are too many, some of all."""
+    import numpy as np
+
+    found = np.arange(0, num_frames, max(1, round(num_frames / seconds / fps)))
+    return found if len(found) <= most else _linspace(0, num_frames - 1, most)
+
+
+def _llamafactory(num_frames: int, seconds: float, fps: float, least: int, most: int) -> Places:  # noqa: ARG001
+    """LLaMA-Factory (`_get_video_sample_indices` of its mm_plugin): some of all, rounded down."""
+    return _linspace(0, num_frames - 1, min(num_frames, most, max(1, math.floor(seconds * fps))))
+
+
+RULES: dict[str, Callable[[int, float, float, int, int], Places]] = {
+    "qwen": _qwen,
+    "qwen3": _qwen3,
+    "smolvlm": _smolvlm,
+    "internvl": _internvl,
+    "llava": _llava,
+    "llamafactory": _llamafactory,
+}
+
+
+def sampled(rule: str, num_frames: int, seconds: float, fps: float, *, min_frames: int, max_frames: int) -> Numbers:
+    """Return the numbers of the frames that a library samples, ascending.
+
+    Args:
+        rule: One of RULES.
+        num_frames: Frames of the video, at least 1.
+        seconds: Its duration.
+        fps: Frames per second to sample.
+        min_frames: Least number of frames, for the rules that have one, as far as the video has them.
+        max_frames: Largest number of frames.
+    """
+    import numpy as np
+
+    if seconds <= 0:
+        return np.zeros(1, np.int64)
+    return RULES[rule](num_frames, seconds, fps, min_frames, max_frames).astype(np.int64)
+
+
+def most_frames(rule: str, max_frames: int) -> int:
+    """Return the largest number of frames that a rule gives."""
+    return rounded_down(max_frames) if rule == "qwen" else max_frames
+
+
+def are_possible(rule: str, min_frames: int, max_frames: int) -> bool:
+    """Return whether there is a number of frames from `min_frames` to `max_frames` that a rule gives."""
+    return most_frames(rule, max_frames) >= (rounded_up(min_frames) if rule == "qwen" else min_frames)
 
 
 LONGEST = 200  # the longer side over the shorter one, from where on `smart_resize` refuses

@@ -12,7 +12,7 @@ import numpy as np
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.option import whole
-from vidprep.formats.spread import FRAMES_AT_ONCE, rounded_down, rounded_up, sampled_count, spread
+from vidprep.formats.spread import FRAMES_AT_ONCE, RULES, are_possible, most_frames, sampled, spread
 from vidprep.formats.training.samplers import ClipSampler, Mask, Numbers, PaddingSampler, Timing
 
 
@@ -24,14 +24,17 @@ class sample_fps(PaddingSampler):
 
     Args:
         fps: Frames per second.
-        max_frames: Largest number of frames of a video; rounded down to an even number.
-        min_frames: Least number of frames of a video that has so many; rounded up to an even number.
+        max_frames: Largest number of frames of a video; with "qwen" rounded down to an even number.
+        min_frames: Least number of frames of a video that has so many; with "qwen" rounded up to an even number.
+        rule: Whose processor chooses: "qwen" (qwen_vl_utils), "qwen3", "smolvlm", "internvl" (transformers), "llava" (LLaVA-Video) or
+            "llamafactory".
     """
 
     fps: float
     _: KW_ONLY
     max_frames: int
     min_frames: int = 4
+    rule: str = "qwen"
 
     needs_times: ClassVar[bool] = True
 
@@ -40,15 +43,17 @@ class sample_fps(PaddingSampler):
             raise SettingsError(f"fps is {self.fps!r}; give frames per second, above 0")
         object.__setattr__(self, "max_frames", whole("max_frames", self.max_frames, FRAMES_AT_ONCE))
         object.__setattr__(self, "min_frames", whole("min_frames", self.min_frames, 1))
-        if self.num_frames < (least := rounded_up(self.min_frames)):
+        if self.rule not in RULES:
+            raise SettingsError(f"rule is {self.rule!r}; give one of {', '.join(RULES)}")
+        if not are_possible(self.rule, self.min_frames, self.max_frames):
             raise SettingsError(
-                f"max_frames={self.max_frames} gives {self.num_frames} frames and min_frames={self.min_frames} asks for {least}, as both "
-                "become even numbers; raise max_frames, or lower min_frames"
+                f'max_frames={self.max_frames} is below min_frames={self.min_frames}, with "qwen" after both become even numbers; '
+                "raise max_frames, or lower min_frames"
             )
 
     @property
     def num_frames(self) -> int:
-        return rounded_down(self.max_frames)
+        return most_frames(self.rule, self.max_frames)
 
     @property
     def pads(self) -> bool:
@@ -59,9 +64,10 @@ class sample_fps(PaddingSampler):
 
     def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:  # noqa: ARG002
         limits = {"min_frames": self.min_frames, "max_frames": self.max_frames}
-        count = sampled_count(video.num_frames, video.end_seconds, self.fps, **limits)
+        found = sampled(self.rule, video.num_frames, video.end_seconds, self.fps, **limits)
+        count = len(found)
         numbers = np.full(self.num_frames, video.num_frames - 1 if count > 1 else 0, np.int64)
-        numbers[:count] = spread(video.num_frames, count)
+        numbers[:count] = found
         return numbers, np.arange(self.num_frames) < count
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import av
 import av.error
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.lerobot import MOMENTS, ROW_COLUMNS, STATES, STATS_NAME, LeRobotDataset
+from vidprep.formats.video import open_input
 from vidprep.transcode.audit.dataset import ERROR, WARNING, Finding
 from vidprep.transcode.audit.statistics import Statistics, joined_statistics, number_type, numbers_of
 
@@ -100,7 +100,7 @@ def _wrong_pictures(table: pa.Table, feature: str, about: Mapping[str, Any]) -> 
 
 def size_of_picture(data: bytes) -> tuple[int, int]:
     """Decode a picture. Return (height, width). Raises FFmpegError, ValueError."""
-    with av.open(io.BytesIO(data), "r", options={"err_detect": "explode"}) as container:
+    with open_input(io.BytesIO(data), {"err_detect": "explode"}) as container:
         for frame in container.decode(video=0):
             return frame.height, frame.width
     raise ValueError("no picture in it")

@@ -14,6 +14,7 @@ import click
 from vidprep.formats.errors import SettingsError, StoreError, count_of, printable
 from vidprep.formats.option import Option
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
+from vidprep.formats.spread import RULES
 from vidprep.formats.storage import ArrowStream
 from vidprep.formats.stores import STORES_OF_FRAMES, VIDEO_STORES
 from vidprep.transcode.cli.command import FolderOrUrl, LocalPath, command_of
@@ -237,8 +238,7 @@ def pack(
     sample_fps: Annotated[
         float | None,
         Option(
-            "--to frames: only frames sampled at RATE a second, or fewer ones spread over the whole video: those that Qwen's processors "
-            "choose.",
+            "--to frames: only frames sampled at RATE a second, or fewer ones spread over the whole video: those of --sample-rule.",
             "RATE",
             above=0,
             most=1000,
@@ -246,6 +246,17 @@ def pack(
     ] = None,
     sample_max: Annotated[int, Option("Largest number of sampled frames of a video.", "N", least=2)] = 768,
     sample_min: Annotated[int, Option("Least number of sampled frames of a video that has so many.", "N", least=1)] = 4,
+    sample_rule: Annotated[
+        str, Option("Whose processor chooses the frames; see `burst`.", choices=tuple(RULES))
+    ] = "qwen",
+    captions_as: Annotated[
+        str | None,
+        Option(
+            "--to frames: write the label caption as the answer of a dialogue, after the label prompt: as conversations (LLaVA, "
+            "LLaMA-Factory) or messages (ms-swift, transformers).",
+            choices=("conversations", "messages"),
+        ),
+    ] = None,
     multiple_of: Annotated[
         int | None,
         Option(
@@ -305,17 +316,17 @@ def pack(
     carried = None if labels is None else carry_over(opened.folder, Path(labels) if isinstance(labels, str) else labels)
     if shards is not None and to in ("files", *TARGETS):
         raise SettingsError(f"<shards>: {to} has no shards; leave it out", shards=shards)
-    sampling = None if sample_fps is None else Sampling(sample_fps, sample_max, sample_min)
+    sampling = None if sample_fps is None else Sampling(sample_fps, sample_max, sample_min, sample_rule)
     scale = Scale(multiple_of=multiple_of, max_area=max_area, min_area=min_area)
-    for name, value, usual in (("sample_max", sample_max, 768), ("sample_min", sample_min, 4)):
+    usually = (("sample_max", sample_max, 768), ("sample_min", sample_min, 4), ("sample_rule", sample_rule, "qwen"))
+    for name, value, usual in usually:
         if sample_fps is None and value != usual:
             raise SettingsError(
                 f"<{name}> needs <sample_fps>", **cast("dict[str, Any]", {name: value, "sample_fps": 2})
             )
-    if to != "frames" and sample_fps is not None:
-        raise SettingsError("<sample_fps> needs <to>", sample_fps=sample_fps, to="frames")
-    if to != "frames" and multiple_of is not None:
-        raise SettingsError("<multiple_of> needs <to>", multiple_of=multiple_of, to="frames")
+    for name, given in {"sample_fps": sample_fps, "multiple_of": multiple_of, "captions_as": captions_as}.items():
+        if to != "frames" and given is not None:
+            raise SettingsError(f"<{name}> needs <to>", **cast("dict[str, Any]", {name: given, "to": "frames"}))
     shard_bytes = parse_bytes(str(shard_size))
     if isinstance(opened, VideoStore) and to in (*VIDEO_STORES, "webdataset"):
         kind = "files" if to == "files" else VIDEO_SHARDS
@@ -326,7 +337,9 @@ def pack(
         output = FrameOutput(to, quality, subsampling, shard_bytes)
         count = pack_store(opened, out, output, num_shards=shards or 1, overwrite=overwrite)
     else:
-        folders = PackOptions(FrameOutput("burst", quality, subsampling), scale, sampling, cast("RowsGap", rows_gap))
+        folders = PackOptions(
+            FrameOutput("burst", quality, subsampling), scale, sampling, cast("RowsGap", rows_gap), captions_as
+        )
         count = export(opened, out, to, folders, overwrite=overwrite)
     if carried is None:
         return Packed(count)

@@ -2,7 +2,8 @@
 
 frames      OUT/<id>/img_00001.jpg …, and OUT/videos.jsonl: a line for each video as qwen_vl_utils, LLaMA-Factory and NeMo take it:
             `video` (paths relative to the file; `videos` has them in one more list), `fps` and `sample_fps` (frames over duration),
-            `frame_numbers` and `timestamps` (of the source), and the labels
+            `raw_fps` (by which qwen_vl_utils tells when each frame is shown), `frame_numbers` and `timestamps` (of the source), and the
+            labels
 hf          OUT/metadata.csv and the videos, in a folder for each split: load_dataset("videofolder", data_dir=OUT). It does not
             accept .webm: VP9 is remuxed to mp4.
 torchcodec  OUT/<id>.json: VideoDecoder(path, custom_frame_mappings=…) opens without scanning
@@ -17,7 +18,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -44,7 +45,12 @@ from vidprep.transcode.settings import Scale
 from vidprep.transcode.sources import csv_cell
 
 VIDEOS_NAME = "videos.jsonl"
-LINE_KEYS = ("id", "type", "video", "videos", "fps", "sample_fps", "frame_numbers", "timestamps")
+LINE_KEYS = ("id", "type", "video", "videos", "fps", "sample_fps", "raw_fps", "frame_numbers", "timestamps")
+DIALOGUES = {
+    "conversations": ("from", "value", "human", "gpt"),  # of LLaVA and ShareGPT
+    "messages": ("role", "content", "user", "assistant"),  # of OpenAI
+}
+PROMPT = "Describe the video."
 RATE_DIGITS, TIME_DIGITS = 9, 6
 FRAMES_AT_ONCE = 64
 
@@ -97,7 +103,7 @@ def write_frames(store: FrameStore, out: Path, options: PackOptions) -> None:
             names = [f"{id_}/img_{number:05d}.jpg" for number in range(1, len(numbers) + 1)]
             for name, data in zip(names, _pictures(video, numbers, options), strict=True):
                 (out / name).write_bytes(data)
-            line = _described(video, numbers, names, seconds, _starts(video, rows.get(id_)))
+            line = _described(video, numbers, names, seconds, _starts(video, rows.get(id_)), options.captions_as)
             file.write(json.dumps(line, default=str) + "\n")
 
 
@@ -145,7 +151,12 @@ def _size(video: StoredVideo, scale: Scale) -> tuple[int, int] | None:
 
 
 def _described(
-    video: StoredVideo, numbers: Sequence[int], names: list[str], seconds: float | None, starts: list[float] | None
+    video: StoredVideo,
+    numbers: Sequence[int],
+    names: list[str],
+    seconds: float | None,
+    starts: list[float] | None,
+    captions_as: str | None,
 ) -> dict[str, Any]:
     """Return the line of a video in VIDEOS_NAME."""
     line: dict[str, Any] = {"id": video.id, "type": "video", "video": names, "videos": [names]}
@@ -155,9 +166,25 @@ def _described(
     if video.store.source_map(video.id) is not None:
         line["frame_numbers"] = video.source_frames[numbers].tolist()
         if starts is not None:
-            line["timestamps"] = [round(starts[number], TIME_DIGITS) for number in numbers]
+            times = line["timestamps"] = [round(starts[number], TIME_DIGITS) for number in numbers]
+            if len(times) > 1 and times[-1] > times[0]:
+                line["raw_fps"] = round((len(times) - 1) / (times[-1] - times[0]), RATE_DIGITS)
     labels = video.store.labels(video.id)
+    if captions_as is not None:
+        line[captions_as] = _dialogue(video, labels, captions_as)
+        labels = {name: value for name, value in labels.items() if name != captions_as}
     return line | {escaped_label(name, LINE_KEYS): for_json(value) for name, value in labels.items()}
+
+
+def _dialogue(video: StoredVideo, labels: Mapping[str, Any], form: str) -> list[dict[str, str]]:
+    """Return a caption as the answer to a prompt. Raises StoreError."""
+    role, text, human, model = DIALOGUES[form]
+    caption, prompt = labels.get("caption"), labels.get("prompt") or PROMPT
+    if not caption or not isinstance(caption, str) or not isinstance(prompt, str):
+        raise StoreError(
+            f"{video.id}: has no label caption, which --captions-as writes as a dialogue", path=video.store.path
+        )
+    return [{role: human, text: f"<video>{prompt}"}, {role: model, text: caption}]
 
 
 def write_hf(store: FrameStore, out: Path, _options: PackOptions) -> None:

@@ -35,12 +35,14 @@ class PackOptions:
         scale: Size of pictures: as they are, or by `multiple_of`
         sampling: Which frames; None for all
         rows_gap: What happens to a frame without a row near it
+        captions_as: Form of the dialogues that captions become; None for none
     """
 
     jpeg: FrameOutput
     scale: Scale
     sampling: Sampling | None
     rows_gap: RowsGap = "error"
+    captions_as: str | None = None
 
     def __post_init__(self) -> None:
         if self.scale.short_side is not None or self.scale.size is not None:

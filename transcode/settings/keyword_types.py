@@ -97,3 +97,4 @@ class BurstKeywords(RunKeywords, total=False):
     sample_fps: float | None
     sample_max: int
     sample_min: int
+    sample_rule: str

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, cast
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.option import Option, check_options, documented
-from vidprep.formats.spread import FRAMES_AT_ONCE, rounded_down, rounded_up, sampled_count, spread
+from vidprep.formats.spread import FRAMES_AT_ONCE, RULES, are_possible, sampled
 from vidprep.transcode.settings.parse import (
     ALWAYS_SCORED,
     parse_bytes,
@@ -175,8 +175,8 @@ class Sampling:
     """Frames sampled for vision-language models; see `vidprep.formats.spread`.
 
     Attributes:
-        max_frames: Largest number of frames of a video; rounded down to an even number
-        min_frames: Least number of frames of a video that has so many; rounded up to an even number
+        max_frames: Largest number of frames of a video; with `qwen` rounded down to an even number
+        min_frames: Least number of frames of a video that has so many; with `qwen` rounded up to an even number
     """
 
     HEADING: ClassVar[str] = "Frames"
@@ -184,7 +184,7 @@ class Sampling:
     fps: Annotated[
         float,
         Option(
-            "Store frames sampled at RATE a second, or fewer ones spread over the whole video: those that Qwen's processors choose.",
+            "Store frames sampled at RATE a second, or fewer ones spread over the whole video: those of --sample-rule.",
             "RATE",
             keyword="sample_fps",
             above=0,
@@ -197,12 +197,21 @@ class Sampling:
     min_frames: Annotated[
         int, Option("Least number of sampled frames of a video that has so many.", "N", keyword="sample_min", least=1)
     ] = 4
+    rule: Annotated[
+        str,
+        Option(
+            "Whose processor chooses the frames: qwen_vl_utils (even numbers of frames), or those of transformers, LLaVA-Video or "
+            "LLaMA-Factory.",
+            keyword="sample_rule",
+            choices=tuple(RULES),
+        ),
+    ] = "qwen"
 
     def __post_init__(self) -> None:
         check_options(self)
-        if rounded_down(self.max_frames) < rounded_up(self.min_frames):
+        if not are_possible(self.rule, self.min_frames, self.max_frames):
             raise SettingsError(
-                "<sample_max> is below <sample_min>, after both became even numbers",
+                "<sample_max> is below <sample_min>, with qwen after both became even numbers",
                 sample_max=self.max_frames,
                 sample_min=self.min_frames,
             )
@@ -214,9 +223,13 @@ class Sampling:
             num_frames: Frames of the video, at least 1.
             seconds: Its duration.
         """
-        count = sampled_count(num_frames, seconds, self.fps, min_frames=self.min_frames, max_frames=self.max_frames)
-        found: list[int] = spread(num_frames, count).tolist()
+        limits = {"min_frames": self.min_frames, "max_frames": self.max_frames}
+        found: list[int] = sampled(self.rule, num_frames, seconds, self.fps, **limits).tolist()
         return found
+
+    def as_dict(self) -> dict[str, object]:
+        """Return what decides which frames; the usual rule is left out."""
+        return {name: value for name, value in asdict(self).items() if name != "rule" or value != "qwen"}
 
 
 @documented

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
@@ -336,7 +336,7 @@ class RunSettings:
         if self.retime.video_stream is not None:
             reading["video_stream"] = self.retime.video_stream
         if self.sampling is not None:
-            reading["sampling"] = asdict(self.sampling)
+            reading["sampling"] = self.sampling.as_dict()
         return (
             self.output.as_dict()
             | target
@@ -497,8 +497,13 @@ def build_settings(keywords: Mapping[str, Any], kind: type[Output]) -> RunSettin
         sampling = build_options(Sampling, keywords)
     else:
         usual = Sampling(1.0)
-        for name, least in (("sample_max", usual.max_frames), ("sample_min", usual.min_frames)):
-            if keywords.get(name, least) != least:
+        usually: dict[str, int | str] = {
+            "sample_max": usual.max_frames,
+            "sample_min": usual.min_frames,
+            "sample_rule": usual.rule,
+        }
+        for name, unset in usually.items():
+            if keywords.get(name, unset) != unset:
                 raise SettingsError(f"<{name}> needs <sample_fps>", **{name: keywords[name], "sample_fps": 2})
     more = {"encoder": build_options(EncoderOptions, keywords)} if kind is VideoOutput else {}
     return build_options(

@@ -116,6 +116,7 @@ CHANGES: dict[str, RunSettings] = {
     "fps": RunSettings(FrameOutput(), sampling=Sampling(1.0)),
     "max_frames": RunSettings(FrameOutput(), sampling=Sampling(2.0, max_frames=64)),
     "min_frames": RunSettings(FrameOutput(), sampling=Sampling(2.0, min_frames=8)),
+    "rule": RunSettings(FrameOutput(), sampling=Sampling(2.0, rule="qwen3")),
     "multiple_of": replace(PLAIN, scale=Scale(multiple_of=28)),
     "max_area": replace(PLAIN, scale=Scale(multiple_of=28, max_area=500_000)),
     "min_area": replace(PLAIN, scale=Scale(multiple_of=28, min_area=4)),
