@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -268,9 +269,36 @@ def test_statistics_are_those_of_the_rows(robot: Path, tmp_path: Path) -> None:
     assert joined_statistics([one, one])["a"]["mean"] == 4.5
 
 
+def test_each_camera_may_have_its_size(robot: Path, tmp_path: Path) -> None:
+    made, options = tmp_path / "made", ("--fps", 10, "--short-side", 32, "--side-of", "wrist=48", "--quiet")
+    assert transcode(robot, made, *options).code == 0
+    check(made, AT_10, 10)
+    about = json.loads((made / "meta/info.json").read_text())["features"]
+    assert [about[camera]["shape"] for camera in CAMERAS] == [[32, 32, 3], [48, 48, 3]]
+    assert transcode(made, verb="validate").code == 0
+    again = transcode(robot, made, *options)
+    assert again.code == 0 and "6 done before" in again.err
+    other = transcode(robot, made, *options[:-3], "--side-of", "wrist=40")
+    assert other.code == 2 and "different settings" in other.err
+    folders = transcode(
+        tmp_path / "made" / "videos", tmp_path / "plain", "--side-of", "observation.images.wrist=16", "--quiet"
+    )
+    assert folders.code == 0 and {
+        frame.shape for frame in map(first_frame, sorted((tmp_path / "plain").rglob("*.mp4")))
+    } == {(32, 32, 3), (16, 16, 3)}
+
+
+def first_frame(path: Path) -> np.ndarray:
+    with av.open(str(path)) as container:
+        return next(container.decode(video=0)).to_ndarray(format="rgb24")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--side-of", "wrist"], "give names with pixels, such as wrist=128,top=240"),
+        (["--side-of", "wrist=47"], "give an even number of pixels"),
+        (["--side-of", "wrist=48", "--size", "64x64"], "exclude each other"),
         (["--fps", "30000/1001"], "whole numbers; give 30"),
         (["--fps", "60"], "30 rows per second"),
         (["--codec", "vp9", "--container", "mp4"], "LeRobot takes h264, hevc and av1"),

@@ -32,6 +32,7 @@ class SampleKeywords(SourceKeywords, total=False):
     source_fps: str | float | Fraction | None
     video_stream: str | int | None
     short_side: int | None
+    side_of: str | Mapping[str, int] | tuple[tuple[str, int], ...]
     size: str | tuple[int, int] | None
     fit: str
     multiple_of: int | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, cast
 
@@ -16,6 +16,7 @@ from vidprep.transcode.settings.parse import (
     parse_bytes,
     parse_rate,
     parse_scores,
+    parse_sides,
     parse_size,
     parse_source_rate,
     parse_stream,
@@ -99,6 +100,14 @@ class Scale:
     HEADING: ClassVar[str] = "Picture"
 
     short_side: Annotated[int | None, Option("Scale the shorter side to N pixels (even).", "N")] = None
+    side_of: Annotated[
+        tuple[tuple[str, int], ...],
+        Option(
+            "Another --short-side for the videos of a camera or a folder: a part of the output's name, or what follows a dot in it.",
+            "NAME=N,…",
+            parse=parse_sides,
+        ),
+    ] = ()
     size: Annotated[FrameSize | None, Option("Scale to exactly this size; see --fit.", "WxH", parse=parse_size)] = None
     fit: Annotated[str, Option("How a picture fills --size.", choices=FITS)] = "pad"
     multiple_of: Annotated[
@@ -129,12 +138,18 @@ class Scale:
     def __post_init__(self) -> None:
         if self.size is not None and not isinstance(self.size, FrameSize):
             object.__setattr__(self, "size", parse_size(self.size))
+        object.__setattr__(self, "side_of", parse_sides(self.side_of))
         check_options(self)
         size = None if self.size is None else str(self.size)
         asked: dict[str, Any] = {"short_side": self.short_side, "size": size, "multiple_of": self.multiple_of}
         given = {name: value for name, value in asked.items() if value is not None}
         if len(given) > 1:
             raise SettingsError(f"{' and '.join(f'<{name}>' for name in given)} exclude each other; give one", **given)
+        if self.side_of and given.keys() - {"short_side"}:
+            name, value = next(iter(given.items()))
+            raise SettingsError(
+                f"<side_of> and <{name}> exclude each other; give one", **{"side_of": "NAME=N", name: value}
+            )
         if self.multiple_of is None:
             areas: dict[str, Any] = {"max_area": self.max_area, "min_area": self.min_area}
             for name, value in areas.items():
@@ -148,8 +163,10 @@ class Scale:
                 min_area=self.areas[0],
                 max_area=self.areas[1],
             )
-        for option, value in (("short_side", self.short_side), *zip(("size",) * 2, self.size or (), strict=False)):
-            named: dict[str, Any] = {option: value if option == "short_side" else str(self.size)}
+        sides: list[tuple[str, int | None]] = [("short_side", self.short_side)]
+        sides += [("side_of", pixels) for _, pixels in self.side_of] + [("size", side) for side in self.size or ()]
+        for option, value in sides:
+            named: dict[str, Any] = {option: str(self.size) if option == "size" else value}
             if value is not None and (value < 2 or value % 2 or value > 16384):
                 raise SettingsError(f"<{option}>: give an even number of pixels from 2 to 16384", **named)
 
@@ -164,9 +181,19 @@ class Scale:
 
     def as_dict(self) -> dict[str, object]:
         """Return the options; those that few runs give are left out where they are not given."""
-        late = ("multiple_of", "max_area", "min_area")
-        found = {name: value for name, value in asdict(self).items() if name not in late or value is not None}
-        return found | {"size": str(self.size) if self.size else None}
+        late = ("multiple_of", "max_area", "min_area", "side_of")
+        found = {name: value for name, value in asdict(self).items() if name not in late or value not in (None, ())}
+        return (
+            found
+            | {"size": str(self.size) if self.size else None}
+            | ({"side_of": dict(self.side_of)} if self.side_of else {})
+        )
+
+    def of(self, name: str) -> Scale:
+        """Return the size of one video, by its id."""
+        parts = {*name.split("/"), *(part.rpartition(".")[2] for part in name.split("/"))}
+        sides = [pixels for part, pixels in self.side_of if part in parts]
+        return replace(self, short_side=sides[-1] if sides else self.short_side, side_of=())
 
 
 @documented

@@ -183,6 +183,19 @@ def parse_stream(given: str | int) -> int | None:
         ) from None
 
 
+def parse_sides(given: str | Mapping[str, int] | tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Return names with their sizes in pixels, from `wrist=128,top=240`."""
+    if not isinstance(given, str):
+        return tuple(sorted(dict(given).items()))
+    try:
+        pairs = [part.rsplit("=", 1) for part in given.split(",")]
+        return tuple(sorted({name.strip("/ "): int(pixels) for name, pixels in pairs}.items()))
+    except ValueError:
+        raise SettingsError(
+            "<side_of>: give names with pixels, such as wrist=128,top=240", side_of=shortened(given)
+        ) from None
+
+
 def parse_size(given: str | tuple[int, int]) -> FrameSize:
     """Parse `WxH` in pixels, or a pair of numbers."""
     if not isinstance(text := given, str):

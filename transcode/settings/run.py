@@ -300,6 +300,10 @@ class RunSettings:
         """Return the same settings with another CRF or JPEG quality."""
         return replace(self, output=self.output.at(value))
 
+    def of(self, id_: str) -> RunSettings:
+        """Return the settings of one video."""
+        return replace(self, scale=self.scale.of(id_)) if self.scale.side_of else self
+
     @property
     def keeps_jpegs(self) -> bool:
         """Whether JPEGs of a folder are stored as they are: no option asks for another rate, size or quality."""
@@ -313,6 +317,7 @@ class RunSettings:
             and self.target is None
             and scale.size is None
             and scale.short_side is None
+            and not scale.side_of
             and scale.multiple_of is None
             and rate in (None, self.retime.source_rate)
         )

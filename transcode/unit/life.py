@@ -91,7 +91,7 @@ def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
 
     Return the segments instead, without making anything, for a video that is longer than a segment; otherwise None.
     """
-    unit, settings = job.unit, job.settings
+    unit, settings = job.unit, job.settings.of(job.unit.id)
     before = row.source_size_bytes, row.source_mtime_ns = _state_of(unit.path)
     begun = job.segments[0].source_state if isinstance(job, JoinJob) else before
     row.source_digest = sampled_digest(Path(unit.path))
@@ -207,7 +207,7 @@ def _make_segment(job: SegmentJob, context: Context) -> MadeSegment:
     """
     unit, segment = job.unit, job.segment
     output = replace(job.settings.video, encoder=replace(job.settings.video.encoder, container="mp4"), audio="drop")
-    settings = replace(job.settings, output=output)
+    settings = replace(job.settings.of(unit.id), output=output)
     before = _state_of(unit.path)
     started, cpu_started = time.perf_counter(), cpu_seconds()
     with open_source(unit.path, settings, unit.cut) as source:

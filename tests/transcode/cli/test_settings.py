@@ -121,6 +121,7 @@ CHANGES: dict[str, RunSettings] = {
     "max_area": replace(PLAIN, scale=Scale(multiple_of=28, max_area=500_000)),
     "min_area": replace(PLAIN, scale=Scale(multiple_of=28, min_area=4)),
     "short_side": replace(PLAIN, scale=Scale(short_side=240)),
+    "side_of": replace(PLAIN, scale=Scale(side_of=(("wrist", 128),))),
     "size": replace(PLAIN, scale=Scale(size=FrameSize(224, 224))),
     "fit": replace(PLAIN, scale=Scale(fit="crop")),
     "scaler": replace(PLAIN, scale=Scale(scaler="area")),

@@ -22,6 +22,7 @@ NO_PATHS = {
     "video_stream",
     "score",
     "vmaf_model",
+    "side_of",
     "size",
     "encoder",
     "preset",
