@@ -28,6 +28,7 @@ from vidprep.formats.storage import is_lfs_pointer, open_regular, read_json, rea
 
 INFO_NAME, TASKS_NAME, STATS_NAME = "meta/info.json", "meta/tasks.parquet", "meta/stats.json"
 MOMENTS = ("min", "max", "mean", "std")
+OTHER_STATISTICS = ("count", "q01", "q10", "q50", "q90", "q99")
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 OLD_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 OLD_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
@@ -123,6 +124,11 @@ class LeRobotDataset:
 
         return [name for name in self.cameras if is_depth(self.features[name])]
 
+    def rate_of(self, camera: str) -> float:
+        """Return the frames per second of a camera: those of the rows, unless its depth was copied beside fewer of them."""
+        rate = dict(self.features[camera].get("info") or {}).get("video.fps")
+        return float(rate) if camera in self.depth_cameras and isinstance(rate, int | float) else self.rate
+
     @classmethod
     def read(cls, root: Path) -> LeRobotDataset:
         """Read the metadata of a folder. Raises StoreError."""
@@ -185,7 +191,7 @@ class LeRobotDataset:
             path = self.root / "meta/episodes_stats.jsonl"
             with _reading(path):
                 return {int(line["episode_index"]): dict(line["stats"]) for line in _lines(path)}
-        names = [f"stats/{feature}/{kind}" for feature in self.features for kind in MOMENTS]
+        names = [f"stats/{feature}/{kind}" for feature in self.features for kind in (*MOMENTS, *OTHER_STATISTICS)]
         for path in sorted((self.root / "meta" / "episodes").glob("*/*.parquet")):
             with _reading(path):
                 for row in read_parquet(path, ["episode_index", *names]).to_pylist():

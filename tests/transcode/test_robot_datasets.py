@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import time
 from collections import Counter
@@ -434,16 +435,38 @@ def test_values_that_do_not_fit_leave_out_their_episodes(tmp_path: Path) -> None
     assert made["timestamp"].type == pa.float32() and len(made) == len(AT_10[0]) + len(AT_10[2])
 
 
-def test_depth_and_broken_rates_are_refused(tmp_path: Path) -> None:
+def test_rates_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     source = make_robot_dataset(tmp_path / "source")
-    about = json.loads((source / "meta/info.json").read_text())["features"]
     changed_info(source, fps=29.97)
     ran = transcode(source, tmp_path / "made")
     assert ran.code == 2 and "whole numbers; give --fps 29" in ran.err
-    about[CAMERAS[1]]["info"]["video.is_depth_map"] = True
-    changed_info(source, features=about, fps=30)
-    ran = transcode(source, tmp_path / "made")
-    assert ran.code == 2 and "is a map of depth" in ran.err and not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("make", [make_robot_dataset, make_old_dataset], ids=["v3.0", "v2.1"])
+def test_a_camera_of_depth_is_copied_as_it_is(make: Any, tmp_path: Path) -> None:
+    """8 bits would damage it. The others are made again beside it."""
+    source, made = make(tmp_path / "source"), tmp_path / "made"
+    about = json.loads((source / "meta/info.json").read_text())["features"]
+    about[CAMERAS[1]] = json.loads(json.dumps(about[CAMERAS[1]]))
+    about[CAMERAS[1]]["info"]["is_depth_map"] = True
+    changed_info(source, features=about)
+    ran = transcode(source, made, "--fps", 20)
+    assert ran.code == 2 and "give a rate that divides it" in ran.err and not made.exists()
+    for _ in range(2):
+        assert transcode(source, made, "--fps", 10, "--quiet").code == 0
+        before, after = (
+            sorted(path.read_bytes() for path in root.rglob("*.mp4") if CAMERAS[1] in str(path))
+            for root in (source, made)
+        )
+        assert before == after
+        store = open_store(made)
+        shown = [number_on(frame) for id_ in store.ids for frame in store[id_].frames()]
+        assert shown == [row for own in AT_10 for row in own]
+        assert transcode(made, verb="validate").code == 0
+    plain = tmp_path / "plain"
+    shutil.copytree(made, plain, ignore=shutil.ignore_patterns(".vidprep", "*.vidprep*", "manifest*", "gops*"))
+    ran = transcode(plain, verb="validate")
+    assert ran.code == 0 and "0 faults, 0 warnings" in ran.err, ran.out + ran.err
 
 
 @pytest.mark.long

@@ -61,22 +61,25 @@ def robot_dataset(root: Path) -> Dataset:
         for part in episode.videos.values():
             name = f"episode {episode.number}"
             parts[part.path].append(Clip(name, part.start, part.end, episode.length, times=times, episode=episode))
-    sizes = {
-        part.path: _declared_size(found, camera)
-        for episode in found.episodes
-        for camera, part in episode.videos.items()
-    }
-    videos = [
-        VideoFile(root / path, path, tuple(sorted(clips, key=lambda clip: clip.start)), found.rate, size=sizes[path])
-        for path, clips in sorted(parts.items())
-    ]
+    cameras = {part.path: camera for episode in found.episodes for camera, part in episode.videos.items()}
+    videos = [_video(found, path, cameras[path], clips) for path, clips in sorted(parts.items())]
     for video in videos:
-        findings += _faults_of_parts(video)
+        if cameras[video.name] not in found.depth_cameras:
+            findings += _faults_of_parts(video)
     about = (
         f"{count_of(len(found.episodes), 'episode')}, {count_of(len(found.cameras), 'camera')}, "
         f"{count_of(sum(episode.length for episode in found.episodes), 'row')} at {found.rate:g} per second"
     )
     return Dataset(f"LeRobot dataset {found.version}", about, root, videos, findings, found, rows.motion)
+
+
+def _video(found: LeRobotDataset, path: str, camera: str, clips: list[Clip]) -> VideoFile:
+    """Return a video with its episodes. One of depth may have more frames than rows."""
+    rate = found.rate_of(camera)
+    if rate != found.rate:
+        clips = [replace(clip, num_frames=None) for clip in clips]
+    own = tuple(sorted(clips, key=lambda clip: clip.start))
+    return VideoFile(found.root / path, path, own, rate, size=_declared_size(found, camera))
 
 
 def _declared_size(found: LeRobotDataset, camera: str) -> tuple[int, int] | None:
@@ -162,7 +165,11 @@ def _faults_of_totals(found: LeRobotDataset) -> Iterator[Finding]:
     yield from (said("tasks", text) for text in _wrong_tasks(found))
     for name, about in found.features.items():
         rate = dict(about.get("info") or about.get("video_info") or {}).get("video.fps")
-        if isinstance(rate, int | float) and abs(rate - found.rate) > 0.01 * found.rate:
+        if (
+            name not in found.depth_cameras
+            and isinstance(rate, int | float)
+            and abs(rate - found.rate) > 0.01 * found.rate
+        ):
             yield said("rate", f"{name} declares {rate:g} frames per second, the dataset {found.rate:g}")
     has_images = any(about.get("dtype") == "image" for about in found.features.values())
     if not has_images and (left := len([*(found.root / "images").glob("*/*/*.png")])):

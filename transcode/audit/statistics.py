@@ -111,5 +111,6 @@ def joined_statistics(several: Sequence[Mapping[str, Statistics]]) -> dict[str, 
         }
         for quantile, at in QUANTILES.items():
             outermost = np.min if at <= 0.5 else np.max
-            joined[name][quantile] = outermost([stats[quantile] for stats in each], 0)
+            if all(quantile in stats for stats in each):
+                joined[name][quantile] = outermost([stats[quantile] for stats in each], 0)
     return joined

@@ -27,7 +27,7 @@ def written_files(destination: Path) -> dict[str, Any]:
 
 def _is_one(name: str) -> bool:
     """Return whether a name is one of such a file. Others are never removed, whatever a record says."""
-    return name.startswith(("data/", "meta/")) and ".." not in name.split("/")
+    return name.startswith(("data/", "meta/", "videos/")) and ".." not in name.split("/")
 
 
 def faults_of_robot_files(destination: Path) -> Iterator[str]:

@@ -43,7 +43,7 @@ from vidprep.transcode.check.reading import (
     opened_ids,
 )
 from vidprep.transcode.check.results import table_of, write_results
-from vidprep.transcode.check.robot_files import faults_of_robot_files
+from vidprep.transcode.check.robot_files import faults_of_robot_files, written_files
 from vidprep.transcode.check.unit import ENGINES_DIFFER, Check, Seeks, UnitResult, check_unit
 from vidprep.transcode.destination import array_status, is_in_use, is_unfinished, partitions_in, settings_of
 from vidprep.transcode.media import find_ffmpeg
@@ -198,7 +198,10 @@ def check_destination(
         return report
     names = set(pc.unique(there["file_name"]).to_pylist())
     faults += (
-        files_without_row(destination, names)
+        files_without_row(
+            destination,
+            names | {name for name in written_files(destination).get("files", {}) if name.startswith("videos/")},
+        )
         if kind == ENCODED
         else faults_of_store(destination, layout_of(kind), there, rows)
     )

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vidprep.formats.errors import DestinationError, SettingsError, StoreError, count_of
-from vidprep.formats.lerobot import INFO_NAME, TASKS_NAME, Episode, LeRobotDataset, task_table
+from vidprep.formats.lerobot import INFO_NAME, MOMENTS, TASKS_NAME, Episode, LeRobotDataset, task_table
 from vidprep.formats.manifest import ManifestRow, manifest_rows
 from vidprep.formats.storage import read_json, sha256_of
 from vidprep.formats.stores import FrameStore, open_store
@@ -51,7 +51,7 @@ from vidprep.transcode.export.robot_files import (
 )
 from vidprep.transcode.export.robot_rows import Numbers, numbered, rows_at
 from vidprep.transcode.settings import RunSettings, VideoOutput
-from vidprep.transcode.sources import STATE_DIR, episode_video
+from vidprep.transcode.sources import EPISODES_PER_CHUNK, STATE_DIR, episode_video
 
 STAGE_NAME = "lerobot.new"  # in the folder of the run's state
 OF_OLD_VERSIONS = ("total_chunks", "total_videos")
@@ -84,6 +84,7 @@ class _Result:
         statistics: Statistics of the columns of each
         left_out: Why episodes were left out, by number
         lost_texts: Number of texts of rows that are left out for which there is no place, by column
+        depth: Number of each video of depth, by camera and path
     """
 
     kept: list[KeptEpisode] = field(default_factory=list)
@@ -91,6 +92,7 @@ class _Result:
     statistics: list[dict[str, Statistics]] = field(default_factory=list)
     left_out: dict[int, str] = field(default_factory=dict)
     lost_texts: Counter[str] = field(default_factory=Counter)
+    depth: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 def is_robot_output(settings: RunSettings) -> bool:
@@ -114,9 +116,11 @@ def check_robot_output(source: Path, destination: Path, settings: RunSettings) -
                 raise DestinationError(
                     f"holds {name}/, which vidprep did not write; take another folder", path=destination
                 )
-    if found.depth_cameras:
+    if found.depth_cameras and asked is not None and found.rate % asked:
         raise SettingsError(
-            f"{source}: {found.depth_cameras[0]} is a map of depth, which would be damaged by 8 bits; such datasets are not supported"
+            f"<fps>: the depth of {found.depth_cameras[0]} is copied as it is, at {found.rate:g} frames per second; give a rate that "
+            "divides it",
+            fps=str(asked),
         )
     output = settings.output
     if isinstance(output, VideoOutput) and output.encoder.codec == "vp9":
@@ -201,6 +205,7 @@ def _write_metadata(
             f"an episode lasts {longest:.0f} s: after {EXACT_SECONDS:.0f} s LeRobot's float32 times are too coarse for its reader; cut it"
         )
     _add_statistics_of_pictures(store, made, jobs)
+    _add_depth(stage, found, made)
     abouts = [about | flat_statistics(own) for about, own in zip(made.abouts, made.statistics, strict=True)]
     write_table(stage / EPISODES_NAME, pa.Table.from_pylist(abouts))
     write_table(stage / TASKS_NAME, task_table([found.tasks[number] for number in sorted(found.tasks)]))
@@ -249,6 +254,8 @@ def _kept(found: LeRobotDataset, episode: Episode, videos: Mapping[str, Manifest
     """Return which rows have a frame in the videos of an episode. Raises StoreError if its cameras do not agree, or lack one."""
     own, rows = dict[str, ManifestRow](), None
     for camera, part in episode.videos.items():
+        if camera in found.depth_cameras:
+            continue
         id_ = episode_video(camera, episode.number)
         if id_ not in videos:
             raise StoreError(f"has no video of {camera}")
@@ -311,7 +318,20 @@ def _write_rows(
                 made.kept.append(each)
                 made.statistics.append(measured)
                 texts = [found.tasks[task] for task in sorted(found.tasks)]
-                made.abouts.append(about_episode(rows, texts, place, each.videos, episode.number, rate))
+                about = about_episode(rows, texts, place, each.videos, episode.number, rate)
+                made.abouts.append(about | _about_depth(found, episode, made))
+
+
+def _about_depth(found: LeRobotDataset, episode: Episode, made: _Result) -> dict[str, Any]:
+    """Return what the table of episodes says of the cameras of depth, whose videos stay as they are."""
+    about: dict[str, Any] = {}
+    for camera in found.depth_cameras:
+        part = episode.videos[camera]
+        number = made.depth.setdefault((camera, part.path), sum(name == camera for name, _ in made.depth))
+        chunk, file = divmod(number, EPISODES_PER_CHUNK)
+        about |= {f"videos/{camera}/chunk_index": chunk, f"videos/{camera}/file_index": file}
+        about |= {f"videos/{camera}/from_timestamp": part.start, f"videos/{camera}/to_timestamp": part.end}
+    return about
 
 
 def _rows_of(episode: Episode, rows: pa.Table | None, new_tasks: Mapping[int, int]) -> pa.Table:
@@ -336,6 +356,21 @@ def _add_statistics_of_pictures(store: FrameStore, made: _Result, jobs: int) -> 
             places, pool.map(partial(statistics_of_video, store), [row.id for *_, row in places]), strict=True
         ):
             made.statistics[number][camera] = found
+
+
+def _add_depth(stage: Path, found: LeRobotDataset, made: _Result) -> None:
+    """Copy the videos of depth, with what the source says of them."""
+    for (camera, path), number in made.depth.items():
+        copy = stage / f"{episode_video(camera, number)}.mp4"
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(found.root / path, copy)
+    declared = found.episode_statistics() if found.depth_cameras and found.version != "v2.0" else {}
+    for each, statistics in zip(made.kept, made.statistics, strict=True):
+        for camera in found.depth_cameras:
+            known = declared.get(each.episode.number, {}).get(camera) or {}
+            if all(known.get(kind) is not None for kind in (*MOMENTS, "count")):  # others came later
+                own = {kind: np.asarray(values, np.float64) for kind, values in known.items() if values is not None}
+                statistics[camera] = own
 
 
 def _known_statistics(source: Path) -> dict[str, Any]:

@@ -325,7 +325,9 @@ def find_sources(
         if into.startswith(os.path.join(os.path.realpath(path), "")):
             raise SourceError(f"holds the destination {destination}; give a destination outside of it", path=path)
         if is_robot_dataset(source):
-            reads(episode_table(Path(path)))
+            episodes, depth = episode_table(Path(path))
+            search.ignored += [(each, "a map of depth") for each in depth]
+            reads(episodes)
             return finish(path, path, is_table=True)
         walk(search, path)
     elif is_table:

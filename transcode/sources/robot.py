@@ -36,8 +36,10 @@ def episode_video(camera: str, episode: int) -> str:
     return f"videos/{camera}/chunk-{chunk:03d}/file-{number:03d}"
 
 
-def episode_table(root: Path) -> pa.Table:
-    """Return the episodes as a table of cuts, with the labels `episode_index`, `camera` and `task`. Raises SourceError."""
+def episode_table(root: Path) -> tuple[pa.Table, list[str]]:
+    """Return the episodes as a table of cuts, with the labels `episode_index`, `camera` and `task`, and the videos that are maps of depth,
+    which are no pictures. Raises SourceError.
+    """
     import pyarrow as pa
 
     from vidprep.formats.lerobot import LeRobotDataset
@@ -58,7 +60,9 @@ def episode_table(root: Path) -> pa.Table:
         }
         for episode in found.episodes
         for camera, part in episode.videos.items()
+        if camera not in found.depth_cameras
     ]
     if not rows:
-        raise SourceError("declares no episode with a video", path=root)
-    return pa.Table.from_pylist(rows)
+        raise SourceError("declares no episode with a video of pictures", path=root)
+    depth = {str(root / episode.videos[camera].path) for episode in found.episodes for camera in found.depth_cameras}
+    return pa.Table.from_pylist(rows), sorted(depth)
