@@ -21,7 +21,17 @@ import pytest
 
 from tests.helpers import command, environment, fault, transcode
 from tests.numbered_pictures import number_on
-from tests.robots import CAMERAS, LENGTHS, OTHER_CAMERA, TASKS, make_old_dataset, make_robot_dataset, write_video
+from tests.robots import (
+    CAMERAS,
+    LENGTHS,
+    OTHER_CAMERA,
+    STILL,
+    TASKS,
+    make_old_dataset,
+    make_robot_dataset,
+    with_pictures,
+    write_video,
+)
 from vidprep.formats import open_store
 from vidprep.transcode.audit import joined_statistics, statistics_of
 from vidprep.transcode.export.robot_rows import rows_at
@@ -467,6 +477,42 @@ def test_a_camera_of_depth_is_copied_as_it_is(make: Any, tmp_path: Path) -> None
     shutil.copytree(made, plain, ignore=shutil.ignore_patterns(".vidprep", "*.vidprep*", "manifest*", "gops*"))
     ran = transcode(plain, verb="validate")
     assert ran.code == 0 and "0 faults, 0 warnings" in ran.err, ran.out + ran.err
+
+
+@pytest.mark.parametrize("codec", ["png", "mjpeg"])
+@pytest.mark.parametrize("make", [make_robot_dataset, make_old_dataset], ids=["v3.0", "v2.1"])
+def test_columns_of_pictures_become_videos(make: Any, codec: str, tmp_path: Path) -> None:
+    source, made = with_pictures(make(tmp_path / "source"), codec=codec), tmp_path / "made"
+    before = digests(source)
+    for _ in range(2):
+        ran = transcode(source, made, "--fps", 10, "--images-to-video", "--quiet")
+        assert ran.code == 0, ran.err
+        check(made, AT_10, 10)
+        store = open_store(made)
+        for number, own in enumerate(AT_10):
+            frames = store[f"videos/{STILL}/chunk-000/file-{number:03d}"].frames()
+            assert frames.shape[1:] == (48, 64, 3)
+            assert [number_on_part(frame) for frame in frames] == [row & 0xFFF for row in own]
+        assert STILL not in rows_of(made).column_names and transcode(made, verb="validate").code == 0
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "source"]
+    assert "9 done before" in ran.err and digests(source) == before
+    about = json.loads((made / "meta/info.json").read_text())["features"][STILL]
+    assert about["dtype"] == "video" and about["info"]["video.fps"] == 10
+
+
+def number_on_part(frame: np.ndarray) -> int:
+    """The number on the upper three quarters of a picture."""
+    return sum(
+        int(frame[16 * row + 8, 16 * column + 8].mean() > 125) << (4 * row + column)
+        for row in range(3)
+        for column in range(4)
+    )
+
+
+def test_pictures_that_cannot_become_videos_are_refused(robot: Path, tmp_path: Path) -> None:
+    for options, said in (((robot,), "has no column of pictures"), ((tmp_path,), "is for a LeRobot dataset")):
+        ran = transcode(*options, tmp_path / "made", "--images-to-video")
+        assert ran.code == 2 and said in ran.err and not (tmp_path / "made").exists(), ran.err
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import inspect
 import json
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 import click
 
 from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError, count_of, for_json, in_bytes, printable
-from vidprep.formats.storage import ArrowStream
+from vidprep.formats.storage import ArrowStream, is_url
 from vidprep.transcode.cli.command import USAGE_ERROR, FolderOrUrl, LinePrinter, command_of
 from vidprep.transcode.destination import Destination, disk_of, free_bytes
 from vidprep.transcode.run import Plan
@@ -325,6 +326,8 @@ def request_of(
     choice, options = build_options(SourceOptions, keywords), build_options(RunOptions, keywords)
     if options.events and not dry_run:
         reporter.events = Events(str(options.events))
+    if options.images_to_video:
+        source = _with_videos(source, destination, settings)
     request = make_request(source, destination, settings, choice, options, reporter)
     if (dataset := _robot_dataset(request)) is not None:
         from vidprep.transcode.export import check_robot_output
@@ -336,6 +339,20 @@ def request_of(
             actions=options.actions,
         )
     return request
+
+
+def _with_videos(source: object, destination: str | Path, settings: RunSettings) -> Path:
+    """Return a LeRobot dataset whose columns of pictures are videos. Raises SettingsError."""
+    from vidprep.transcode.export import is_robot_output, pictures_folder, with_pictures_as_videos
+    from vidprep.transcode.sources import is_robot_dataset
+
+    place = Path(source) if isinstance(source, str | Path) else None
+    if place is None or not is_robot_dataset(place) or not is_robot_output(settings) or is_url(str(destination)):
+        raise SettingsError(
+            "<images_to_video> is for a LeRobot dataset that becomes one again: videos in mp4, on this machine",
+            images_to_video=True,
+        )
+    return with_pictures_as_videos(place, pictures_folder(Path(destination).absolute()))
 
 
 def _robot_dataset(request: RunRequest) -> Path | None:
@@ -379,4 +396,7 @@ def _executed(request: RunRequest) -> Summary:
                 f"episode{'s' * (len(numbers) > 1)} {', '.join(numbers)} {why}"
             )
 
-    return execute(request, lambda: forget_robot_dataset(request.place.root), complete)
+    summary = execute(request, lambda: forget_robot_dataset(request.place.root), complete)
+    if options.images_to_video and summary.is_complete and not summary.stopped:
+        shutil.rmtree(dataset, ignore_errors=True)
+    return summary

@@ -7,4 +7,5 @@ from .robot import (
     forget_robot_dataset as forget_robot_dataset,
     is_robot_output as is_robot_output,
 )
+from .robot_pictures import pictures_folder as pictures_folder, with_pictures_as_videos as with_pictures_as_videos
 from .targets import TARGETS as TARGETS, PackOptions as PackOptions

@@ -123,10 +123,12 @@ def totals(abouts: Sequence[Mapping[str, Any]], num_tasks: int, rate: float) -> 
     }
 
 
-def flat_statistics(statistics: Mapping[str, Statistics]) -> dict[str, Any]:
+def flat_statistics(statistics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return statistics as columns of the table of episodes."""
     return {
-        f"stats/{name}/{kind}": values.tolist() for name, found in statistics.items() for kind, values in found.items()
+        f"stats/{name}/{kind}": np.asarray(values).tolist()
+        for name, found in statistics.items()
+        for kind, values in found.items()
     }
 
 

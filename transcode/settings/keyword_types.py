@@ -62,6 +62,7 @@ class RunKeywords(SampleKeywords, total=False):
     partition: str | None
     jobs: int | None
     actions: str | None
+    images_to_video: bool
     overwrite: bool
     skip_failed: bool
     prune: bool

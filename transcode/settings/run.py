@@ -161,6 +161,10 @@ class RunOptions:
             choices=ACTION_RULES,
         ),
     ] = None
+    images_to_video: Annotated[
+        bool,
+        Option("Make videos of a LeRobot dataset's columns of pictures, too. They lie beside DST while the run lasts."),
+    ] = False
     overwrite: Annotated[
         bool,
         Option(

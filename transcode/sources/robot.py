@@ -63,6 +63,8 @@ def episode_table(root: Path) -> tuple[pa.Table, list[str]]:
         if camera not in found.depth_cameras
     ]
     if not rows:
-        raise SourceError("declares no episode with a video of pictures", path=root)
+        pictures = any(about.get("dtype") == "image" for about in found.features.values())
+        hint = "; --images-to-video makes videos of its columns of pictures" if pictures else ""
+        raise SourceError(f"declares no episode with a video of pictures{hint}", path=root)
     depth = {str(root / episode.videos[camera].path) for episode in found.episodes for camera in found.depth_cameras}
     return pa.Table.from_pylist(rows), sorted(depth)

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers import make_clips, transcode
-from tests.robots import CAMERAS, LENGTHS, make_old_dataset, make_robot_dataset, write_video
+from tests.robots import CAMERAS, LENGTHS, STILL, make_old_dataset, make_robot_dataset, with_pictures, write_video
 from vidprep.formats.lerobot import Episode
 from vidprep.transcode import AuditReport, validate
 from vidprep.transcode.audit.dataset import Clip, VideoFile
@@ -67,7 +67,6 @@ def put(at: int, value: float) -> Callable[[np.ndarray], np.ndarray]:
 
 def missing_frame(root: Path) -> None:
     """The frame of row 50 was never written; those after it keep their times."""
-    import av
 
     path, kept = root / FRONT, root / "kept.mp4"
     with av.open(str(path)) as source, av.open(str(kept), "w") as made:
@@ -370,41 +369,17 @@ def test_the_same_video_twice_is_found(tmp_path: Path) -> None:
     assert ("error", "pictures", "episode 1") in found(audited(root))
 
 
-def with_pictures(root: Path) -> Path:
-    """A dataset with a column of PNGs beside its videos."""
-    make_robot_dataset(root, lengths=(4, 3))
-    pictures = []
-    for number in range(7):
-        with av.open(buffer := io.BytesIO(), "w", format="image2pipe") as file:
-            stream = file.add_stream("png")
-            stream.width, stream.height, stream.pix_fmt = 48, 32, "rgb24"
-            drawn = np.full((32, 48, 3), number, np.uint8)
-            file.mux([*stream.encode(av.VideoFrame.from_ndarray(drawn, "rgb24")), *stream.encode(None)])
-        pictures.append({"bytes": buffer.getvalue(), "path": None})
-    pq.write_table(
-        pq.read_table(root / ROWS).append_column("observation.images.still", pa.array(pictures)), root / ROWS
-    )
-    described(
-        root,
-        features=lambda features: features | {"observation.images.still": {"dtype": "image", "shape": [32, 48, 3]}},
-    )
-    return root
-
-
 def test_pictures_among_the_rows_are_decoded(tmp_path: Path) -> None:
-    root = with_pictures(tmp_path / "dataset")
+    root = with_pictures(make_robot_dataset(tmp_path / "dataset", lengths=(4, 3)))
     assert not audited(root).findings
     whole = pq.read_table(root / ROWS)
-    values(root, "observation.images.still", lambda cells: cells[5].update(bytes=cells[5]["bytes"][:40]))
+    values(root, STILL, lambda cells: cells[5].update(bytes=cells[5]["bytes"][:40]))
     (finding,) = audited(root).findings
     assert "in row 1 of episode 1 cannot be decoded" in finding.text
     pq.write_table(whole, root / ROWS)
-    described(
-        root,
-        features=lambda features: features | {"observation.images.still": {"dtype": "image", "shape": [480, 640, 3]}},
-    )
+    described(root, features=lambda features: features | {STILL: {"dtype": "image", "shape": [480, 640, 3]}})
     (finding,) = audited(root).findings
-    assert "is 48x32, [480, 640, 3] is declared" in finding.text
+    assert "is 64x48, [480, 640, 3] is declared" in finding.text
 
 
 def empty_place(root: Path) -> None:

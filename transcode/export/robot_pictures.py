@@ -1,0 +1,137 @@
+"""Pictures that stand in the rows of a LeRobot dataset, as videos: a dataset beside the destination that a run takes as its source.
+
+PNGs and JPEGs are not decoded: each becomes a frame of a video as it is.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av.error
+import pyarrow as pa
+from av.packet import Packet
+
+from vidprep.formats.errors import SettingsError, StoreError
+from vidprep.formats.lerobot import DATA, INFO_NAME, TASKS_NAME, VIDEO, Episode, LeRobotDataset, task_table
+from vidprep.formats.storage import replacing
+from vidprep.formats.video import open_input, open_output
+from vidprep.transcode.export.robot_files import flat_statistics, write_json, write_table
+from vidprep.transcode.sources import EPISODES_PER_CHUNK, episode_video
+
+CODECS = {"png": "rgb24", "mjpeg": "yuvj420p"}  # and a pixel format with which the stream can be written
+
+
+def pictures_folder(destination: Path) -> Path:
+    """Return where the dataset with videos lies while a run makes a destination."""
+    return destination.parent / f".{destination.name}.pictures"
+
+
+def with_pictures_as_videos(source: Path, folder: Path) -> Path:
+    """Write a LeRobot dataset of version 3.0 in which columns of pictures are videos. What is there already is not written again.
+
+    Raises:
+        SettingsError: The dataset has no such columns.
+        StoreError: It cannot be read, or a picture is not in its row.
+        OSError: A file cannot be written.
+    """
+    found = LeRobotDataset.read(source)
+    columns = [name for name, about in found.features.items() if about.get("dtype") == "image"]
+    if not columns:
+        raise SettingsError(f"{source}: has no column of pictures; leave out <images_to_video>", images_to_video=True)
+    episodes, links = list[dict[str, Any]](), dict[tuple[str, str], int]()
+    declared = found.episode_statistics() if found.depth_cameras and found.version != "v2.0" else {}
+    for number, name in enumerate(sorted({episode.data for episode in found.episodes})):
+        tables, changed_ns = found.tables_of(name), (source / name).stat().st_mtime_ns
+        chunk, file = divmod(number, EPISODES_PER_CHUNK)
+        own = [episode for episode in found.episodes if episode.data == name and episode.number in tables]
+        for episode in own:
+            about = _about(found, episode, folder, links) | {"data/chunk_index": chunk, "data/file_index": file}
+            known = declared.get(episode.number, {})
+            about |= flat_statistics({camera: known[camera] for camera in found.depth_cameras if camera in known})
+            for column in columns:
+                video = folder / f"{episode_video(column, episode.number)}.mp4"
+                if not video.exists() or video.stat().st_mtime_ns != changed_ns:
+                    _write_video(
+                        tables[episode.number][column], video, found.rate, f"{column} of episode {episode.number}"
+                    )
+                    os.utime(video, ns=(changed_ns, changed_ns))
+                about |= _place(column, *divmod(episode.number, EPISODES_PER_CHUNK), 0.0, episode.length / found.rate)
+            episodes.append(about)
+        rows = pa.concat_tables([tables[episode.number].drop(columns) for episode in own])
+        write_table(folder / DATA.format(chunk_index=chunk, file_index=file), rows)
+        os.utime(folder / DATA.format(chunk_index=chunk, file_index=file), ns=(changed_ns, changed_ns))
+    write_table(folder / "meta/episodes/chunk-000/file-000.parquet", pa.Table.from_pylist(episodes))
+    for path in (source / "meta").glob("*"):
+        if path.is_file() and path.name != Path(INFO_NAME).name:
+            shutil.copyfile(path, folder / "meta" / path.name)
+    features = {name: about | ({"dtype": "video"} if name in columns else {}) for name, about in found.features.items()}
+    places = {"codebase_version": "v3.0", "data_path": DATA, "video_path": VIDEO, "features": features}
+    _write_tasks(found, folder)
+    write_json(folder / INFO_NAME, {**found.info, **places})
+    return folder
+
+
+def _place(camera: str, chunk: int, file: int, start: float, end: float) -> dict[str, Any]:
+    names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+    return {f"videos/{camera}/{name}": value for name, value in zip(names, (chunk, file, start, end), strict=True)}
+
+
+def _about(found: LeRobotDataset, episode: Episode, folder: Path, links: dict[tuple[str, str], int]) -> dict[str, Any]:
+    """Return the row of an episode, and link the videos that it has.
+
+    Args:
+        found: The source.
+        episode: The episode.
+        folder: The dataset that is written.
+        links: Numbers of the videos that are linked, by camera and path.
+    """
+    about: dict[str, Any] = {"episode_index": episode.number, "length": episode.length, "tasks": list(episode.tasks)}
+    first = episode.first or 0
+    about |= {"dataset_from_index": first, "dataset_to_index": first + episode.length}
+    for camera, part in episode.videos.items():
+        if (camera, part.path) not in links:
+            links[camera, part.path] = sum(name == camera for name, _ in links)
+            link = folder / f"{episode_video(camera, links[camera, part.path])}.mp4"
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
+            link.symlink_to((found.root / part.path).resolve())
+        about |= _place(camera, *divmod(links[camera, part.path], EPISODES_PER_CHUNK), part.start, part.end)
+    return about
+
+
+def _write_tasks(found: LeRobotDataset, folder: Path) -> None:
+    texts = [found.tasks[number] for number in sorted(found.tasks)]
+    if sorted(found.tasks) == list(range(len(texts))):
+        write_table(folder / TASKS_NAME, task_table(texts))
+
+
+def _write_video(pictures: pa.ChunkedArray, path: Path, rate: float, what: str) -> None:
+    """Write pictures as the frames of a video. Raises StoreError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cells = pictures.to_pylist()
+    data: Sequence[Any] = [cell.get("bytes") if isinstance(cell, dict) else cell for cell in cells]
+    if not all(isinstance(each, bytes) for each in data):
+        raise StoreError(f"{what}: has pictures beside its rows, and not in them", path=path)
+    try:
+        with open_input(io.BytesIO(data[0]), {}) as first:
+            seen = first.streams.video[0].codec_context
+            codec, width, height = seen.name, seen.width, seen.height
+        if codec not in CODECS:
+            raise StoreError(f"{what}: has pictures in {codec}; PNG and JPEG are taken", path=path)
+        with replacing(path) as file, open_output(file, format="mov", options={}) as made:
+            stream: Any = made.add_stream(codec, rate=Fraction(rate).limit_denominator(100_000))
+            stream.width, stream.height, stream.pix_fmt = width, height, CODECS[codec]
+            for number, each in enumerate(data):
+                packet = Packet(each)
+                packet.stream, packet.time_base, packet.is_keyframe = stream, 1 / Fraction(rate), True
+                packet.pts = packet.dts = number
+                packet.duration = 1
+                made.mux(packet)
+    except (av.error.FFmpegError, ValueError, LookupError) as error:
+        raise StoreError(f"{what}: its pictures cannot be read: {error}", path=path) from error
