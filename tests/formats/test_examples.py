@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers import make_clips, transcode, with_peers
+from tests.numbered_pictures import number_on, picture
+from tests.robots import encoded
+from vidprep.formats import open_store
+from vidprep.transcode import pack, validate
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -51,6 +60,100 @@ def test_networks_learn_from_both_loaders(name, epochs, figure, better, moving):
         assert all(re.search(r"epoch \d: +\d+\.\d+ s", line) for line in lines)
         figures = [float(re.search(figure, line)[1]) for line in lines]
         assert max(figures[1:]) >= figures[0] + better, said
+
+
+def robot_of(table: Path, rate: object, out: Path) -> list[tuple[int, float]]:
+    """Numbers on the pictures of the robot dataset that a table becomes, and the states beside them."""
+    ran = transcode(table, out / "store", *(["--fps", rate] if rate else []), "--quiet")
+    assert ran.code == 0, ran.err
+    assert pack(out / "store", out / "robot", to="lerobot").num_videos == 2
+    assert not validate(out / "robot").faults
+    store = open_store(out / "store")
+    rows = pq.read_table(out / "robot/data", partitioning=None)["observation.state"].to_pylist()
+    shown = [number_on(frame) for id_ in store.ids for frame in store[id_].frames()]
+    return list(zip(shown, (state[0] for state in rows), strict=True))
+
+
+@pytest.mark.parametrize("are_jpegs", [False, True])
+def test_episodes_in_hdf5_become_a_robot_dataset(are_jpegs, tmp_path):
+    h5py = needed("h5py")
+    (tmp_path / "raw").mkdir()
+    for episode, numbers in enumerate((range(20), range(100, 130))):
+        pictures = [np.repeat(picture(number)[..., None], 3, 2) for number in numbers]
+        if are_jpegs:
+            data = [np.frombuffer(encoded(each, "mjpeg"), np.uint8) for each in pictures]
+            pictures = [np.pad(each, (0, max(map(len, data)) - len(each))) for each in data]
+        with h5py.File(tmp_path / "raw" / f"episode_{episode}.hdf5", "w") as file:
+            file["observations/images/top"] = np.stack(pictures)
+            file["observations/qpos"] = np.array([[number, 0.5] for number in numbers], np.float32)
+            file["action"] = np.array([[number, number + 1] for number in numbers], np.float32)
+            file.attrs["language_instruction"] = "pick"
+    with_peers(EXAMPLES / "from_hdf5.py", tmp_path / "raw", tmp_path / "out", 30, needs=["h5py"])
+    found = robot_of(tmp_path / "out" / "episodes.csv", None, tmp_path)
+    assert found == [(number, number) for number in (*range(20), *range(100, 130))]
+
+
+def test_recordings_in_mcap_become_a_robot_dataset(tmp_path):
+    """A camera of 30 pictures a second with jitter, and joints at 50 Hz that began earlier."""
+    needed("mcap")
+    (tmp_path / "raw").mkdir()
+    rng = np.random.default_rng(0)
+    for episode in range(2):
+        from mcap_ros2.writer import Writer
+
+        second, first = 1_700_000_000, 100 * episode
+        with (tmp_path / "raw" / f"take{episode}.mcap").open("wb") as file:
+            writer = Writer(file)
+            camera, joints = (
+                writer.register_msgdef(f"sensor_msgs/msg/{name}", text)
+                for name, text in (
+                    ("CompressedImage", HEADER_OF + "string format\nuint8[] data" + HEADER),
+                    ("JointState", HEADER_OF + "float64[] position" + HEADER),
+                )
+            )
+            for number in range(45):
+                at = 0.2 + number / 30 + rng.uniform(-0.005, 0.005) * (number > 0)
+                jpeg = encoded(np.repeat(picture(first + number)[..., None], 3, 2), "mjpeg")
+                said = {"header": stamped(second, at), "format": "jpeg", "data": jpeg}
+                writer.write_message("/front/compressed", camera, said, log_time=round(at * 1e9))
+            for step in range(95):
+                position = [first + (step / 50 - 0.2) * 30, 0.0]
+                writer.write_message(
+                    "/joints", joints, {"header": stamped(second, step / 50), "position": position}, log_time=step
+                )
+            writer.finish()
+    with_peers(EXAMPLES / "from_mcap.py", tmp_path / "raw", tmp_path / "out", needs=["mcap", "mcap_ros2"])
+    found = robot_of(tmp_path / "out" / "episodes.csv", 15, tmp_path)
+    assert len(found) > 40
+    assert all(abs(number - state) <= 0.31 + 0.16 for number, state in found), (
+        found
+    )  # half a step of the joints, and the jitter
+
+
+HEADER_OF = "std_msgs/Header header\n"
+HEADER = """
+================================================================================
+MSG: std_msgs/Header
+builtin_interfaces/Time stamp
+string frame_id
+================================================================================
+MSG: builtin_interfaces/Time
+int32 sec
+uint32 nanosec
+"""
+
+
+def stamped(second: int, at: float) -> dict[str, object]:
+    return {"stamp": {"sec": second + int(at), "nanosec": round((at % 1) * 1e9)}, "frame_id": ""}
+
+
+def needed(name: str) -> Any:
+    """A module, or a skipped test."""
+    if importlib.util.find_spec(name) is None:
+        (pytest.fail if os.environ.get("VIDPREP_REQUIRE") else pytest.skip)(
+            f"{name} is not installed: .ci/run shows how"
+        )
+    return importlib.import_module(name)
 
 
 def test_frames_are_read(moving):

@@ -575,3 +575,114 @@ def test_the_reader_of_lerobot_gets_the_right_frame_and_row_for_every_index(
             assert item["pad"] == [at == 0, False, at == len(own) - 1]
             assert round(item["state"][0]) == own[at] and item["episode"] == episode
             assert item["task"] == TASKS[episode % 2]
+
+
+RECORDS = """
+import sys
+import numpy as np
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+features = {
+    "observation.images.front": {"dtype": "video", "shape": (64, 64, 3), "names": ["height", "width", "channels"]},
+    "observation.state": {"dtype": "float32", "shape": (2,), "names": ["a", "b"]},
+    "action": {"dtype": "float32", "shape": (1,), "names": ["grip"]},
+    "is_intervention": {"dtype": "bool", "shape": (1,), "names": None},
+    "note": {"dtype": "string", "shape": (1,), "names": None},
+}
+dataset = LeRobotDataset.create("made/here", 20, features, root=sys.argv[1])
+for length in (24, 31):
+    for row in range(length):
+        picture = np.full((64, 64, 3), 40 + 5 * row, np.uint8)
+        dataset.add_frame({
+            "observation.images.front": picture, "observation.state": np.array([row, length], np.float32), "note": f"note {row}",
+            "action": np.array([row], np.float32), "is_intervention": np.array([row == 3]), "task": f"task {length}",
+        })
+    dataset.save_episode()
+dataset.finalize()
+"""
+MERGES = """
+import json, sys
+from lerobot.datasets.dataset_tools import merge_datasets
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+one, other = (LeRobotDataset(f"made/{name}", root=name) for name in sys.argv[1:3])
+merged = merge_datasets([one, other], output_repo_id="made/merged", output_dir=sys.argv[3])
+print(json.dumps([len(one), len(other), len(merged), merged.meta.total_episodes]))
+"""
+OPENS = """
+import json, sys
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+found = {}
+for root in sys.argv[1:]:
+    dataset = LeRobotDataset("made/here", root=root)
+    found[root] = [
+        [int(item["frame_index"]), item["task"], [float(item[name].mean()) for name in dataset.meta.video_keys],
+         [each["content"] for each in item.get("language_events", [])], item["observation.state"].tolist()]
+        for item in (dataset[number] for number in range(len(dataset)))
+    ]
+    assert len(dataset.meta.stats["observation.state"]["mean"]) == dataset.features["observation.state"]["shape"][0]
+print(json.dumps(found))
+"""
+
+
+def by_lerobot(script: str, work: Path, *arguments: object) -> Any:
+    """What a script prints as JSON in LeRobot's environment."""
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(work / "hf"), "PYTHONPATH": ""}
+    command = [LEROBOT, "-c", script, *map(str, arguments)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=work, env=env)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    lines = [line for line in ran.stdout.splitlines() if line.startswith(("{", "["))]
+    return json.loads(lines[-1]) if lines else None
+
+
+@pytest.mark.long
+def test_a_conversion_is_merged_with_a_recording(tmp_path: Path) -> None:
+    """By LeRobot's own tools, whose writer made the recording."""
+    needs_lerobot()
+    by_lerobot(RECORDS, tmp_path, tmp_path / "recorded")
+    assert transcode(tmp_path / "recorded", verb="validate").code == 0
+    for name, options in (("same", ("--codec", "av1")), ("half", ("--codec", "av1", "--fps", 10))):
+        assert transcode(tmp_path / "recorded", tmp_path / name, *options, "--quiet").code == 0
+    assert by_lerobot(MERGES, tmp_path, "same", "recorded", tmp_path / "merged") == [55, 55, 110, 4]
+    ran = transcode(tmp_path / "merged", verb="validate")
+    assert ran.code == 0 and " 0 faults" in ran.err, ran.out + ran.err
+    half = rows_of(tmp_path / "half")
+    assert half["is_intervention"].to_pylist()[:3] == [False, True, False]  # of row 3, which is left out
+    found = by_lerobot(OPENS, tmp_path, tmp_path / "half", tmp_path / "same")
+    for name, step in (("half", 2), ("same", 1)):
+        due = [(row, length) for length in (24, 31) for row in range(0, length, step)]
+        assert [(state[0], state[1]) for *_, state in found[str(tmp_path / name)]] == due
+        for (_, task, means, *_), (row, length) in zip(found[str(tmp_path / name)], due, strict=True):
+            assert task == f"task {length}" and means[0] * 255 == pytest.approx(40 + 5 * row, abs=3)
+
+
+@pytest.mark.long
+def test_lerobot_opens_every_kind_of_dataset_that_is_made(tmp_path: Path) -> None:
+    needs_lerobot()
+    said = {"role": "user", "style": "interjection", "camera": None, "tool_calls": None}
+    events = [[{**said, "content": f"row {row}"}] if row % 4 == 1 else [] for row in range(sum(LENGTHS))]
+    fields = [(name, pa.string()) for name in ("role", "content", "style", "camera")]
+    kind = pa.list_(pa.struct([*fields, ("tool_calls", pa.list_(pa.string()))]))
+    lasting = pa.list_(pa.struct([*fields, ("tool_calls", pa.list_(pa.string())), ("timestamp", pa.float32())]))
+    sources = {}
+    for name, make in (("new", make_robot_dataset), ("old", make_old_dataset), ("stills", make_robot_dataset)):
+        sources[name] = make(tmp_path / f"{name}-source")
+    with_pictures(sources["stills"])
+    path = sources["new"] / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(path).append_column("language_events", pa.array(events, kind))
+    plan = [{**said, "style": "plan", "content": "pick", "timestamp": 0.0}]
+    pq.write_table(table.append_column("language_persistent", pa.array([plan] * len(table), lasting)), path)
+    about = json.loads((sources["new"] / "meta/info.json").read_text())["features"]
+    language = {"dtype": "language", "shape": [1], "names": None}
+    changed_info(sources["new"], features=about | {"language_events": language, "language_persistent": language})
+    made = {}
+    for name, options in (("new", ()), ("old", ()), ("stills", ("--images-to-video",))):
+        made[name] = tmp_path / name
+        assert transcode(sources[name], made[name], "--fps", 10, *options, "--quiet").code == 0
+    kept = [each["content"] for row in rows_of(made["new"])["language_events"].to_pylist() for each in row]
+    assert kept == [each["content"] for row in events for each in row]
+    found = by_lerobot(OPENS, tmp_path, *made.values())
+    assert [each for *_, events, _ in found[str(made["new"])] for each in events] == kept
+    for name in made:
+        items = found[str(made[name])]
+        assert [round(state[0]) for *_, state in items] == [row for own in AT_10 for row in own]
+        assert [task for _, task, *_ in items] == [TASKS[number % 2] for number, own in enumerate(AT_10) for _ in own]
+        assert {len(means) for _, _, means, *_ in items} == {3 if name == "stills" else 2}

@@ -8,7 +8,7 @@ from .audit import (
     write_findings as write_findings,
 )
 from .dataset import ERROR as ERROR, WARNING as WARNING, Finding as Finding
-from .robot import EXACT_SECONDS as EXACT_SECONDS
+from .robot import EXACT_SECONDS as EXACT_SECONDS, TOLERANCE_SECONDS as TOLERANCE_SECONDS
 from .statistics import (
     Statistics as Statistics,
     is_numeric as is_numeric,

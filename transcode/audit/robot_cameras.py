@@ -61,8 +61,12 @@ class Cameras:
         """Yield cameras that show what is declared of something else, or the same twice, and those that are late."""
         for (camera, _), (first, *others) in sorted(self._shown.items()):
             for number in others:
-                text = f"{camera} shows the same frames as in episode {first}"
-                yield Finding(ERROR, "pictures", self._video_of(camera, number), f"episode {number}", None, text)
+                is_whole = np.array_equal(self._rows.get(number, ()), self._rows.get(first, ()))
+                text = (
+                    f"{camera} shows the same frames as in episode {first}" + ", and its rows are the same" * is_whole
+                )
+                level = WARNING if is_whole else ERROR
+                yield Finding(level, "pictures", self._video_of(camera, number), f"episode {number}", None, text)
         yield from self._exchanged()
         yield from self._late()
 

@@ -26,7 +26,7 @@ from vidprep.formats.lerobot import INFO_NAME, TASKS_NAME, task_table
 from vidprep.formats.manifest import ManifestRow, manifest_paths, manifest_rows
 from vidprep.formats.stores import FrameStore, VideoStore
 from vidprep.formats.training import RowsGap, read_rows, rows_at_times, rows_of_frames
-from vidprep.transcode.audit import Statistics, joined_statistics, statistics_of_rows
+from vidprep.transcode.audit import TOLERANCE_SECONDS, Statistics, joined_statistics, statistics_of_rows
 from vidprep.transcode.export.pack import open_intact
 from vidprep.transcode.export.robot_files import (
     EPISODES_NAME,
@@ -62,7 +62,7 @@ def write_lerobot(store: FrameStore, out: Path, options: PackOptions) -> None:
     schema: pa.Schema | None = None
     with RowFiles(out) as files:
         for number, (name, cameras) in enumerate(episodes.items()):
-            table = _table(store, name, cameras, tasks, options.rows_gap)
+            table = _table(store, name, cameras, tasks, rate, options.rows_gap)
             if schema is not None and table.schema != schema:
                 raise StoreError(
                     f"{name}: has the columns {table.schema.names}, others have {schema.names}", path=store.path
@@ -150,8 +150,12 @@ def _task(store: VideoStore, id_: str) -> str:
     return str(store.labels(id_).get(TASK_LABEL) or "")
 
 
-def _table(store: VideoStore, name: str, cameras: Mapping[str, str], tasks: Sequence[str], gap: RowsGap) -> pa.Table:
+def _table(
+    store: VideoStore, name: str, cameras: Mapping[str, str], tasks: Sequence[str], rate: float, gap: RowsGap
+) -> pa.Table:
     """Return the values of an episode's frames, with columns for the numbers of the rows. Raises StoreError."""
+    for id_ in cameras.values():
+        _check_times(store, id_, rate)
     counts = {camera: len(store[id_]) for camera, id_ in cameras.items()}
     if len(set(counts.values())) > 1:
         raise StoreError(f"episode {name}: its cameras have different numbers of frames: {counts}", path=store.path)
@@ -167,6 +171,18 @@ def _table(store: VideoStore, name: str, cameras: Mapping[str, str], tasks: Sequ
         "task_index": pa.array([tasks.index(_task(store, id_))] * count, pa.int64()),
     }
     return pa.table(columns)
+
+
+def _check_times(store: VideoStore, id_: str, rate: float) -> None:
+    """Raise StoreError if frames are not shown when LeRobot's reader looks for them."""
+    times = store[id_].timestamps
+    off = float(np.abs(times - np.arange(len(times)) / rate).max(initial=0.0))
+    if off > TOLERANCE_SECONDS:
+        raise StoreError(
+            f"{id_}: its frames are up to {off * 1e3:.2g} ms off {rate:g} a second, and LeRobot's reader takes "
+            f"{TOLERANCE_SECONDS * 1e3:g} ms; make it with --fps {rate:g}",
+            path=store.path,
+        )
 
 
 def _values(store: VideoStore, id_: str, path: Path, gap: RowsGap) -> dict[str, pa.Array]:

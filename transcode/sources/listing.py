@@ -315,6 +315,8 @@ def find_sources(
     is_table = not is_folder and os.path.splitext(path)[1].lower() in READERS
     if not is_table:
         _refuse_labels(path, labels)
+    if not is_folder and os.path.splitext(path)[1].lower() in RECORDINGS:
+        raise SourceError(f"is no video: {EXPORTED}", path=path)
     if not is_folder and (fault := fault_of_file(path, status)):
         raise SourceError(f"{fault}; give a folder, a video or a table", path=path)
     if not is_table and identity_of(status) == there:
@@ -403,6 +405,10 @@ def _ids_of_their_own(search: SourceSearch) -> dict[int, Unit]:
     return found
 
 
+RECORDINGS = {".hdf5", ".h5", ".mcap", ".bag", ".db3", ".tfrecord", ".zarr"}
+EXPORTED = "HDF5, MCAP, ROS bags, RLDS and Zarr hold recordings: export videos, rows and a table of episodes, as docs/robots.md shows"
+
+
 def _nothing_found(ignored: list[tuple[str, str]]) -> str:
     if left_out := [path for path, reason in ignored if reason in ("not included", "excluded")]:
         counts = Counter(os.path.splitext(path)[1].lower() or "none" for path in left_out)
@@ -416,9 +422,8 @@ def _nothing_found(ignored: list[tuple[str, str]]) -> str:
     unknown = [path for path, reason in ignored if reason == "unknown extension"]
     suffixes = Counter(os.path.splitext(path)[1].lower() or "none" for path in unknown)
     seen = ", ".join(f"{one_line(suffix)} ({count})" for suffix, count in suffixes.most_common(10))
-    return (
-        f"no video found; {len(ignored)} ignored, unknown extensions: {seen or 'none'}; a table can name videos of any "
-        "extension"
+    return f"no video found; {len(ignored)} ignored, unknown extensions: {seen or 'none'}; " + (
+        EXPORTED if RECORDINGS & suffixes.keys() else "a table can name videos of any extension"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -154,3 +155,15 @@ def test_episodes_with_names_are_in_the_order_of_their_numbers(tmp_path: Path) -
     pack(tmp_path / "store", tmp_path / "robot", to="lerobot")
     lengths = pq.read_table(tmp_path / "robot/meta/episodes", partitioning=None)["length"].to_pylist()
     assert lengths == sorted(lengths, reverse=True) and len(set(lengths)) > 1
+
+
+def test_times_that_lerobot_would_not_find_are_refused(tmp_path: Path) -> None:
+    """Matroska counts milliseconds, and LeRobot's reader allows a tenth of one."""
+    write(tmp_path / "a.mkv", constant(30, RATE), tick=Fraction(1, 1000))
+    (tmp_path / "table.csv").write_text("path,id,episode_index\na.mkv,a,0\n")
+    assert transcode(tmp_path / "table.csv", tmp_path / "store", "--quiet").code == 0
+    ran = transcode(tmp_path / "store", tmp_path / "robot", "--to", "lerobot", verb="pack")
+    assert ran.code == 2 and "ms off 30 a second" in ran.err and "--fps 30" in ran.err, ran.err
+    assert transcode(tmp_path / "table.csv", tmp_path / "other", "--fps", 30, "--quiet").code == 0
+    pack(tmp_path / "other", tmp_path / "robot", to="lerobot")
+    assert isinstance(report := validate(tmp_path / "robot"), AuditReport) and not report.findings
