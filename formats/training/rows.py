@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from vidprep.formats.errors import SettingsError
+from vidprep.formats.errors import SettingsError, count_of
 from vidprep.formats.lerobot import INFO_NAME, LeRobotDataset
 from vidprep.formats.storage import ArrowStream, SharedTable, open_regular, read_parquet
 from vidprep.formats.stores import Ids
@@ -32,7 +32,7 @@ Times = npt.NDArray[np.float64]
 
 
 def rows_at_times(times: Times, due: Times, gap: RowsGap) -> Numbers:
-    """Return for each frame the row that is nearest in time.
+    """Return for each frame the row that is nearest in time; of rows at the same time the last one.
 
     Args:
         times: (R,) when rows were recorded, in seconds from the first frame of the source, in any order.
@@ -40,16 +40,13 @@ def rows_at_times(times: Times, due: Times, gap: RowsGap) -> Numbers:
         gap: "hold" gives frames in a hole, or past the end, the row before.
 
     Raises:
-        ValueError: A time is no number, stands twice, or is in another unit; or a frame has no row near it.
+        ValueError: A time is no number, or in another unit; or a frame has no row near it.
     """
     if not len(times) or not np.isfinite(times).all():
-        raise ValueError(
-            "no row" if not len(times) else f"a time that is no number, in row {int(np.argmin(np.isfinite(times)))}"
-        )
+        raise ValueError("a time that is no number" if len(times) else "no row")
     order = np.argsort(times, kind="stable")
+    order = order[np.append(np.diff(times[order]) > 0, True)]
     there = times[order]
-    if (same := np.flatnonzero(np.diff(there) == 0)).size:
-        raise ValueError(f"two rows at {there[same[0]]:.6g} s")
     usual = float(np.median(np.diff(there))) if len(there) > 1 else 0.0
     _check_unit(there, due, usual)
     after = np.searchsorted(there, due)
@@ -82,9 +79,10 @@ def _hole(there: Times, due: Times, frame: int, usual: float) -> str:
     at = int(np.searchsorted(there, due[frame]))
     begin = there[at - 1] if at else 0.0
     end = there[at] if at < len(there) else due[-1]
+    apart = f", usually {usual:.3g} s apart" if usual else ""
     return (
         f"no row from {begin:.4g} to {end:.4g} s ({end - begin:.3g} s), where the frame at {due[frame]:.4g} s of the source needs one; "
-        f"{len(there)} rows, usually {usual:.3g} s apart; rows_gap='hold' takes the row before"
+        f"{count_of(len(there), 'row')}{apart}; rows_gap='hold' (--rows-gap hold) takes the row before"
     )
 
 
