@@ -340,27 +340,30 @@ def read_parquet(path: str | Path, columns: Sequence[str] | None = None, *, is_c
         if not is_counted:
             check_counts(pq.ParquetFile(file).metadata, Path(path))
         schema = pq.read_schema(file)
-        names = [name for name in schema.names if columns is None or name in columns]
+        fields = [field for field in schema if columns is None or field.name in columns]
+        text = [field.name for field in fields if pa.types.is_string(field.type) or pa.types.is_binary(field.type)]
+        names = [field.name for field in fields]
         if len(set(names)) < len(names):
             raise ValueError(f"two columns with the same name: {', '.join(names)}")
-        kinds = [schema.field(name).type for name in names]
-        text = [
-            name
-            for name, kind in zip(names, kinds, strict=True)
-            if pa.types.is_string(kind) or pa.types.is_binary(kind)
-        ]
-        size, found = 0, {name: list[pa.Array]() for name in names}
+        size, parts = 0, list[pa.RecordBatch]()
         for batch in pq.ParquetFile(file, read_dictionary=text, page_checksum_verification=True).iter_batches(
             columns=names
         ):
-            for name, array in zip(names, batch.columns, strict=True):
-                size += _bytes_of(array)
-                if size > MAX_TABLE_BYTES:
-                    raise ValueError(f"its values take more than {MAX_TABLE_BYTES / 1e9:.2f} GB; give it in parts")
-                found[name].append(array.dictionary_decode() if name in text else array)
-        plain = (kind.value_type if pa.types.is_dictionary(kind) else kind for kind in kinds)
-        columns_of = {name: pa.chunked_array(found[name], kind) for name, kind in zip(names, plain, strict=True)}
-        return pa.table(columns_of).replace_schema_metadata(schema.metadata)
+            size += sum(map(_bytes_of, batch.columns))
+            if size > MAX_TABLE_BYTES:
+                raise ValueError(f"its values take more than {MAX_TABLE_BYTES / 1e9:.2f} GB; give it in parts")
+            parts.append(batch)
+        plain = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in fields]
+        found = [
+            pa.chunked_array([_plain(batch.column(place)) for batch in parts], kind) for place, kind in enumerate(plain)
+        ]
+        return pa.table(dict(zip(names, found, strict=True))).replace_schema_metadata(schema.metadata)
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    import pyarrow as pa
+
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 def _bytes_of(array: pa.Array) -> int:

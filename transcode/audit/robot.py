@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -127,20 +127,23 @@ def _faults_of_files(found: LeRobotDataset, rows: _Rows) -> Iterator[Finding]:
         following += len(indexes)
         for number, own in found.split(table).items():
             if number in episodes and episodes[number].data == name:
-                times = own["timestamp"].to_numpy()
-                begins_late = (
-                    times[0] > TOLERANCE_SECONDS
-                    and np.ptp(times - np.arange(len(times)) / found.rate) <= TOLERANCE_SECONDS
-                )
-                rows.times[number] = times - times[0] if begins_late else times
-                rows.motion[number] = motion_of_rows(own)
-                faults = list(_faults_of_rows(found, episodes[number], own))
-                if not any(fault.kind == "rows" for fault in faults):
-                    statistics = statistics_of_rows(own)
-                    rows.statistics[number] = {
-                        name: each for name, each in statistics.items() if name not in wrong_columns
-                    }
-                yield from faults
+                yield from _read_rows(found, episodes[number], own, rows, wrong_columns)
+
+
+def _read_rows(
+    found: LeRobotDataset, episode: Episode, table: pa.Table, rows: _Rows, wrong_columns: Collection[str]
+) -> Iterator[Finding]:
+    """Note the rows of an episode, and yield what is wrong with them."""
+    number, times = episode.number, table["timestamp"].to_numpy()
+    off = times - np.arange(len(times)) / found.rate
+    is_moved = times[0] > TOLERANCE_SECONDS and np.ptp(off) <= TOLERANCE_SECONDS  # which is said once
+    rows.times[number] = times - times[0] if is_moved else times
+    rows.motion[number] = motion_of_rows(table)
+    faults = list(_faults_of_rows(found, episode, table))
+    if not any(fault.kind == "rows" for fault in faults):
+        statistics = statistics_of_rows(table)
+        rows.statistics[number] = {name: each for name, each in statistics.items() if name not in wrong_columns}
+    yield from faults
 
 
 def _of(episode: Episode, kind: str, text: str) -> Finding:
@@ -163,22 +166,12 @@ def _faults_of_totals(found: LeRobotDataset) -> Iterator[Finding]:
     if declared != total:
         yield said("count", f"declares {count_of(declared, 'row')}, the episodes have {total}")
     yield from (said("tasks", text) for text in _wrong_tasks(found))
-    for name, about in found.features.items():
-        rate = dict(about.get("info") or about.get("video_info") or {}).get("video.fps")
-        if (
-            name not in found.depth_cameras
-            and isinstance(rate, int | float)
-            and abs(rate - found.rate) > 0.01 * found.rate
-        ):
-            yield said("rate", f"{name} declares {rate:g} frames per second, the dataset {found.rate:g}")
+    yield from (said("rate", text) for text in _wrong_rates(found))
+    yield from (said("splits", text) for text in _wrong_splits(found))
     has_images = any(about.get("dtype") == "image" for about in found.features.values())
     if not has_images and (left := len([*(found.root / "images").glob("*/*/*.png")])):
         text = f"{count_of(left, 'picture')} in images/ were not encoded: a recording was interrupted"
         yield Finding(WARNING, "unlisted", "images", "", None, text)
-    for name, part in dict(found.info.get("splits") or {}).items():
-        match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", str(part))
-        if match is not None and not int(match[1]) < int(match[2]) <= len(there):
-            yield said("splits", f"the split {name} is episodes {part}, {len(there)} are listed")
     following = 0
     for episode in found.episodes:
         if episode.first is not None and episode.last is not None:
@@ -186,6 +179,26 @@ def _faults_of_totals(found: LeRobotDataset) -> Iterator[Finding]:
                 text = f"the metadata says rows {episode.first} to {episode.last}; it has {episode.length}, and begins at row {following}"
                 yield _of(episode, "rows", text)
             following = episode.last
+
+
+def _wrong_rates(found: LeRobotDataset) -> Iterator[str]:
+    """Yield cameras that are declared at another rate than the dataset."""
+    for name, about in found.features.items():
+        rate = dict(about.get("info") or about.get("video_info") or {}).get("video.fps")
+        if (
+            name not in found.depth_cameras
+            and isinstance(rate, int | float)
+            and abs(rate - found.rate) > 0.01 * found.rate
+        ):
+            yield f"{name} declares {rate:g} frames per second, the dataset {found.rate:g}"
+
+
+def _wrong_splits(found: LeRobotDataset) -> Iterator[str]:
+    """Yield splits that are empty, or go beyond the last episode."""
+    for name, part in dict(found.info.get("splits") or {}).items():
+        match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", str(part))
+        if match is not None and not int(match[1]) < int(match[2]) <= len(found.episodes):
+            yield f"the split {name} is episodes {part}, {len(found.episodes)} are listed"
 
 
 def _wrong_tasks(found: LeRobotDataset) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,24 @@ def with_pictures_as_videos(source: Path, folder: Path) -> Path:
     columns = [name for name, about in found.features.items() if about.get("dtype") == "image"]
     if not columns:
         raise SettingsError(f"{source}: has no column of pictures; leave out <images_to_video>", images_to_video=True)
-    episodes, links = list[dict[str, Any]](), dict[tuple[str, str], int]()
+    episodes = list(_written(found, columns, folder))
+    write_table(folder / "meta/episodes/chunk-000/file-000.parquet", pa.Table.from_pylist(episodes))
+    for path in (source / "meta").glob("*"):
+        if path.is_file() and path.name != Path(INFO_NAME).name:
+            shutil.copyfile(path, folder / "meta" / path.name)
+    features = {name: about | ({"dtype": "video"} if name in columns else {}) for name, about in found.features.items()}
+    places = {"codebase_version": "v3.0", "data_path": DATA, "video_path": VIDEO, "features": features}
+    _write_tasks(found, folder)
+    write_json(folder / INFO_NAME, {**found.info, **places})
+    return folder
+
+
+def _written(found: LeRobotDataset, columns: list[str], folder: Path) -> Iterator[dict[str, Any]]:
+    """Write videos and rows, and yield the rows of the table of episodes."""
+    links = dict[tuple[str, str], int]()
     declared = found.episode_statistics() if found.depth_cameras and found.version != "v2.0" else {}
     for number, name in enumerate(sorted({episode.data for episode in found.episodes})):
-        tables, changed_ns = found.tables_of(name), (source / name).stat().st_mtime_ns
+        tables, changed_ns = found.tables_of(name), (found.root / name).stat().st_mtime_ns
         chunk, file = divmod(number, EPISODES_PER_CHUNK)
         own = [episode for episode in found.episodes if episode.data == name and episode.number in tables]
         for episode in own:
@@ -62,19 +76,10 @@ def with_pictures_as_videos(source: Path, folder: Path) -> Path:
                     )
                     os.utime(video, ns=(changed_ns, changed_ns))
                 about |= _place(column, *divmod(episode.number, EPISODES_PER_CHUNK), 0.0, episode.length / found.rate)
-            episodes.append(about)
-        rows = pa.concat_tables([tables[episode.number].drop(columns) for episode in own])
-        write_table(folder / DATA.format(chunk_index=chunk, file_index=file), rows)
-        os.utime(folder / DATA.format(chunk_index=chunk, file_index=file), ns=(changed_ns, changed_ns))
-    write_table(folder / "meta/episodes/chunk-000/file-000.parquet", pa.Table.from_pylist(episodes))
-    for path in (source / "meta").glob("*"):
-        if path.is_file() and path.name != Path(INFO_NAME).name:
-            shutil.copyfile(path, folder / "meta" / path.name)
-    features = {name: about | ({"dtype": "video"} if name in columns else {}) for name, about in found.features.items()}
-    places = {"codebase_version": "v3.0", "data_path": DATA, "video_path": VIDEO, "features": features}
-    _write_tasks(found, folder)
-    write_json(folder / INFO_NAME, {**found.info, **places})
-    return folder
+            yield about
+        rows = folder / DATA.format(chunk_index=chunk, file_index=file)
+        write_table(rows, pa.concat_tables([tables[episode.number].drop(columns) for episode in own]))
+        os.utime(rows, ns=(changed_ns, changed_ns))
 
 
 def _place(camera: str, chunk: int, file: int, start: float, end: float) -> dict[str, Any]:
