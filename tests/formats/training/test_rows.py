@@ -14,6 +14,7 @@ import pytest
 from tests.helpers import transcode, with_peers
 from tests.numbered_pictures import constant, number_on, write
 from tests.robots import CAMERAS, OTHER_CAMERA, make_robot_dataset
+from tests.web import web_of
 from vidprep.formats import PrefetchLoader, VideoDataset
 from vidprep.formats.errors import SettingsError
 
@@ -100,11 +101,12 @@ from vidprep.formats import PrefetchLoader, VideoDataset
 
 if __name__ == "__main__":
     for tensors in (False, True):
-        dataset = VideoDataset(sys.argv[1], 4, rows=sys.argv[1], tensors=tensors)
+        dataset = VideoDataset(sys.argv[1], 4, rows=sys.argv[1], delta_rows={"action": [0, 9]}, tensors=tensors)
         for method in ("fork", "spawn"):
             for batch in DataLoader(dataset, 3, num_workers=2, multiprocessing_context=method):
-                rows = batch["rows"]["action"]
-                assert torch.is_tensor(rows) and rows.shape[1:] == (4, 2) and rows.dtype == torch.float32
+                rows, pad, states = (batch["rows"][name] for name in ("action", "action_is_pad", "observation.state"))
+                assert torch.is_tensor(rows) and rows.shape[1:] == (2, 2) and rows.dtype == torch.float32
+                assert pad.dtype == torch.bool and pad.shape[1:] == (2,) and states.shape[1:] == (4, 2)
     cameras = {name: VideoDataset(sys.argv[1], 4, where=pc.field("labels", "camera") == "observation.images." + name)
                for name in ("front", "wrist")}
     for batch in DataLoader(StackDataset(**cameras), 3, shuffle=True):
@@ -258,6 +260,32 @@ def test_batches_of_chunks_and_texts(processes: bool, store: Path) -> None:
                 shown = [number_on(frame) for frame in frames]
                 assert said == [f"{n} {id_}" for n in shown]
                 assert rows.tolist() == [shown[0], COUNT - 1] and pad.tolist() == [False, True]
+
+
+@pytest.mark.long
+def test_rows_behind_a_url_and_after_a_restart(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same chunks and texts as of the folder, in the batches that were left when the state was taken."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with web_of(store, tmp_path / "web") as web:
+        words = [f"{n} {name}" for name in "ab" for n in range(COUNT)]
+        datasets = [
+            VideoDataset(each, 2, rows=table(word=words), delta_rows={"number": [0, 70]}) for each in (store, web.url)
+        ]
+        loaders = [PrefetchLoader(each, 3, shuffle=True, seed=1, workers=2) for each in datasets]
+        before = [batch["rows"] for batch in loaders[0]]
+        for number, _batch in enumerate(loaders[1]):
+            if number == 4:
+                state = loaders[1].state_dict()
+                break
+        for loader in loaders:
+            loader.close()
+        with PrefetchLoader(datasets[1], 3, shuffle=True, seed=1, workers=2) as again:
+            again.load_state_dict(state)
+            after = [batch["rows"] for batch in again]
+        assert len(after) == len(before) - 5
+        for one, other in zip(after, before[5:], strict=True):
+            assert one.keys() == other.keys() and one["word"] == other["word"]
+            assert all(np.array_equal(one[name], other[name]) for name in ("number", "number_is_pad", "three"))
 
 
 @pytest.mark.parametrize("deltas", [{"none": [0]}, {"number": []}, {"number": [0.5]}, {"number": 3}])
