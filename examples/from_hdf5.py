@@ -33,7 +33,8 @@ def main(source: Path, out: Path, rate: int) -> None:
                 episode.visititems(lambda name, item, found=columns: add_column(found, name, item))
                 rows = pa.table({"frame": np.arange(len(episode["action"])), **columns})
                 pq.write_table(rows, out / f"{path.stem}.parquet")
-                task = str(episode.attrs.get("language_instruction", ""))
+                task = episode.attrs.get("language_instruction", "")
+                task = task.decode() if isinstance(task, bytes) else str(task)
                 for camera, pictures in episode["observations/images"].items():
                     name = f"{path.stem}-{camera}"
                     write_video(pictures, out / f"{name}.avi", rate)
@@ -42,7 +43,8 @@ def main(source: Path, out: Path, rate: int) -> None:
 
 def add_column(found: dict[str, object], name: str, item: object) -> None:
     """Add an array of numbers as a column of the rows."""
-    if isinstance(item, h5py.Dataset) and "images" not in name and item.dtype.kind in "fiub" and item.ndim in (1, 2):
+    is_numbers = isinstance(item, h5py.Dataset) and item.dtype.kind in "fiub" and item.ndim in (1, 2)
+    if is_numbers and "images" not in name and (name == "action" or name.startswith("observations/")):
         key = (
             name.replace("observations/", "observation.")
             .replace("observation.qpos", "observation.state")

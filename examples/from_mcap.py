@@ -30,19 +30,27 @@ def main(source: Path, out: Path) -> None:
         table = csv.writer(file)
         table.writerow(["path", "id", "episode_index", "camera", "rows"])
         for number, path in enumerate(sorted(source.glob("*.mcap"))):
-            pictures, joints = defaultdict[str, list[tuple[int, bytes]]](list), list[tuple[int, list[float]]]()
+            pictures, joints = (
+                defaultdict[str, list[tuple[int, bytes]]](list),
+                defaultdict[str, list[tuple[int, list[float]]]](list),
+            )
             for message in read_ros2_messages(path):
                 stamp = message.ros_msg.header.stamp
                 at = stamp.sec * 1_000_000_000 + stamp.nanosec
                 if message.schema.name.endswith("/CompressedImage"):
                     pictures[message.channel.topic].append((at, bytes(message.ros_msg.data)))
                 elif message.schema.name.endswith("/JointState"):
-                    joints.append((at, list(message.ros_msg.position)))
+                    joints[message.channel.topic].append((at, list(message.ros_msg.position)))
+            if not pictures or len(joints) != 1:
+                sys.exit(
+                    f"{path}: has {len(pictures)} topics of pictures and {len(joints)} of joints; choose one of these here"
+                )
             # Cameras and rows count from the same moment: the first at which every camera has a picture.
             begin = max(found[0][0] for found in pictures.values())
+            (states,) = joints.values()
             rows = {
-                "time": [(at - begin) / 1e9 for at, _ in joints],
-                "observation.state": [values for _, values in joints],
+                "time": [(at - begin) / 1e9 for at, _ in states],
+                "observation.state": [values for _, values in states],
             }
             pq.write_table(pa.table(rows), out / f"{path.stem}.parquet")
             for topic, found in pictures.items():

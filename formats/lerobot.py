@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vidprep.formats.errors import StoreError, count_of
-from vidprep.formats.storage import is_lfs_pointer, open_regular, read_json, read_parquet
+from vidprep.formats.storage import is_lfs_pointer, open_regular, read_json, read_parquet, with_plain_types
 
 INFO_NAME, TASKS_NAME, STATS_NAME = "meta/info.json", "meta/tasks.parquet", "meta/stats.json"
 MOMENTS = ("min", "max", "mean", "std")
@@ -126,7 +126,7 @@ class LeRobotDataset:
 
     def rate_of(self, camera: str) -> float:
         """Return the frames per second of a camera: those of the rows, unless its depth was copied beside fewer of them."""
-        rate = dict(self.features[camera].get("info") or {}).get("video.fps")
+        rate = video_info_of(self.features[camera]).get("video.fps")
         return float(rate) if camera in self.depth_cameras and isinstance(rate, int | float) else self.rate
 
     @classmethod
@@ -157,7 +157,7 @@ class LeRobotDataset:
         """Return a data file, or some of its columns, with one number in each row of those that number it. Raises StoreError."""
         path = self.root / name
         with _reading(path):
-            table = read_parquet(path, None if columns is None else [*ROW_COLUMNS, *columns])
+            table = with_plain_types(read_parquet(path, None if columns is None else [*ROW_COLUMNS, *columns]))
             if lacking := [column for column in ROW_COLUMNS if column not in table.column_names]:
                 raise StoreError(f"has no column {lacking[0]}", path=path)
             for column in ROW_COLUMNS:
@@ -209,6 +209,12 @@ class LeRobotDataset:
         with _reading(self.root / episode.data):
             found = [np.asarray(rows[name].to_pylist(), np.float64).reshape(len(rows), -1) for name in columns]
         return np.concatenate([np.zeros((len(rows), 0)), *found], axis=1)
+
+
+def video_info_of(about: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a feature says of its video."""
+    known = [about.get("info"), about.get("video_info")]
+    return next((each for each in known if isinstance(each, Mapping)), {})
 
 
 @contextmanager
@@ -304,8 +310,9 @@ def _old_episodes(root: Path, info: Mapping[str, Any], cameras: list[str]) -> It
             )
             for camera in cameras
         }
-        data, tasks = _filled(str(info.get("data_path") or OLD_DATA), at), tuple(map(str, about.get("tasks") or ()))
-        yield Episode(number, length, None, None, data, videos, tasks)
+        tasks = about.get("tasks") or ()
+        data, tasks = _filled(str(info.get("data_path") or OLD_DATA), at), (tasks,) if isinstance(tasks, str) else tasks
+        yield Episode(number, length, None, None, data, videos, tuple(map(str, tasks)))
 
 
 def flat(column: pa.ChunkedArray) -> pa.ChunkedArray:

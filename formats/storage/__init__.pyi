@@ -72,4 +72,5 @@ from .untrusted import (
     seal_footer as seal_footer,
     weak_method as weak_method,
     whole_between as whole_between,
+    with_plain_types as with_plain_types,
 )

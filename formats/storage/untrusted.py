@@ -360,6 +360,24 @@ def read_parquet(path: str | Path, columns: Sequence[str] | None = None, *, is_c
         return pa.table(dict(zip(names, found, strict=True))).replace_schema_metadata(schema.metadata)
 
 
+def with_plain_types(table: pa.Table) -> pa.Table:
+    """Return a table whose texts, bytes and lists have the plain types of Arrow, whichever of their kinds a writer chose."""
+    import pyarrow as pa
+
+    def plain(kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_dictionary(kind):
+            return plain(kind.value_type)
+        if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+            return pa.string()
+        if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+            return pa.binary()
+        if pa.types.is_fixed_size_list(kind):
+            return pa.list_(plain(kind.value_type), kind.list_size)
+        return pa.list_(plain(kind.value_type)) if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+
+    return table.cast(pa.schema([field.with_type(plain(field.type)) for field in table.schema], table.schema.metadata))
+
+
 def _plain(array: pa.Array) -> pa.Array:
     import pyarrow as pa
 

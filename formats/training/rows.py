@@ -16,12 +16,13 @@ import pyarrow.csv
 
 from vidprep.formats.errors import SettingsError, count_of
 from vidprep.formats.lerobot import INFO_NAME, LeRobotDataset
-from vidprep.formats.storage import ArrowStream, SharedTable, open_regular, read_parquet
+from vidprep.formats.storage import ArrowStream, SharedTable, open_regular, read_parquet, with_plain_types
 from vidprep.formats.stores import Ids
 from vidprep.formats.training.items import ItemLabels
 
 ID, FRAME, TIME = "id", "frame", "time"
 OF_LEROBOT = ("episode_index", "frame_index")
+USUAL = 0.9  # quantile of the distances between rows
 HOLE = 1.5  # usual distances between rows; more is a hole
 UNITS = {"milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9}
 SINCE_1970 = 1e8  # seconds; no video lasts three years
@@ -47,7 +48,8 @@ def rows_at_times(times: Times, due: Times, gap: RowsGap) -> Numbers:
     order = np.argsort(times, kind="stable")
     order = order[np.append(np.diff(times[order]) > 0, True)]
     there = times[order]
-    usual = float(np.median(np.diff(there))) if len(there) > 1 else 0.0
+    # Of most of them, so that rows that are written in bursts have the distance of these.
+    usual = float(np.quantile(np.diff(there), USUAL, method="lower")) if len(there) > 1 else 0.0
     _check_unit(there, due, usual)
     after = np.searchsorted(there, due)
     before, after = np.clip(after - 1, 0, len(there) - 1), np.clip(after, 0, len(there) - 1)
@@ -133,9 +135,14 @@ class FrameRows:
             raise SettingsError(f"rows_gap is {gap!r}; give error or hold")
         self.gap, self.deltas = gap, {name: _checked(name, each, names) for name, each in (deltas or {}).items()}
         self.by = TIME if TIME in table.column_names else FRAME
-        places = ids.places(Ids.of_column(pc.cast(table[ID], pa.string())))
-        table, places = table.filter(pa.array(places >= 0)), places[places >= 0]
-        by = table[self.by].to_numpy().astype(np.float64)
+        try:
+            places = ids.places(Ids.of_column(pc.cast(table[ID], pa.string())))
+            table, places = table.filter(pa.array(places >= 0)), places[places >= 0]
+            by = table[self.by].cast(pa.float64()).to_numpy()
+        except (KeyError, ValueError, pa.ArrowException) as error:
+            raise SettingsError(f"rows has a column {ID} or {self.by} that is not text and numbers: {error}") from error
+        if not len(table):
+            raise SettingsError(f"rows has no row of the {len(ids)} videos, such as {ids[0]!r}")
         order = np.lexsort((by, places))
         self._firsts = np.concatenate([[0], np.cumsum(np.bincount(places, minlength=len(ids)))])
         taken = table.take(pa.array(order))
@@ -210,10 +217,12 @@ def _table(source: RowSource) -> tuple[pa.Table, bool]:
     """Return the table of a source, and whether its frames are those of the store. Raises SettingsError."""
     try:
         if not isinstance(source, str | os.PathLike):
-            return pa.table(source), False
+            return with_plain_types(pa.table(source)), False
         path = Path(source)
         if (path / INFO_NAME).is_file():
-            return pa.concat_tables(_of_robot(LeRobotDataset.read(path)), promote_options="default"), True
+            if not (found := LeRobotDataset.read(path)).cameras:
+                raise SettingsError(f"rows={str(source)!r}: this LeRobot dataset has no videos")
+            return pa.concat_tables(_of_robot(found), promote_options="default"), True
         return read_rows(path), False
     except (OSError, ValueError, TypeError, LookupError, pa.ArrowException) as error:
         raise SettingsError(f"rows={str(source)[:200]!r} cannot be read: {error}") from error
@@ -222,7 +231,7 @@ def _table(source: RowSource) -> tuple[pa.Table, bool]:
 def read_rows(path: Path) -> pa.Table:
     """Return a file of rows as a table. Raises OSError, ValueError."""
     if path.suffix != ".csv":
-        return read_parquet(path)
+        return with_plain_types(read_parquet(path))
     with open_regular(path) as file:
         return pyarrow.csv.read_csv(file)
 

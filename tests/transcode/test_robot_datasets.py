@@ -202,6 +202,36 @@ def test_events_and_truth_values_of_rows_that_are_left_out_are_kept() -> None:
     assert lost == {"notes": 1}
 
 
+def test_empty_cells_of_groups_do_not_count() -> None:
+    table = pa.table({"next.reward": [0, None, 1, 1, None, None], "action": [1.0, None, 2.0, 3.0, 4.0, None]})
+    for rule, actions in (("sum", [1.0, 5.0, 4.0]), ("mean", [1.0, 2.5, 4.0])):
+        made = rows_at(table, np.array([0, 2, 4]), rule)
+        assert made["next.reward"].to_pylist() == [0, 2, None] and made["action"].to_pylist() == actions
+        assert made.schema == table.schema
+
+
+def test_columns_that_differ_between_episodes_lose_nothing(tmp_path: Path) -> None:
+    """Lists of another length in one episode, columns in another order, and large lists."""
+    source = make_old_dataset(tmp_path / "source")
+    for number, length in enumerate(LENGTHS):
+        path = source / f"data/chunk-000/episode_{number:06d}.parquet"
+        table = pq.read_table(path)
+        points = pa.array([[1.0] * (2 + number)] * length, pa.list_(pa.float64()))
+        table = table.append_column("points", points)
+        if number == 1:
+            table = table.select(table.column_names[::-1])
+        wide = table["action"].combine_chunks().cast(pa.large_list(pa.float32()))
+        table = table.set_column(table.column_names.index("action"), "action", wide)
+        pq.write_table(table, path)
+    assert transcode(source, verb="validate").code == 0
+    ran = transcode(source, tmp_path / "made", "--fps", 10, "--actions", "mean", "--quiet")
+    assert ran.code == 0, ran.err
+    check(tmp_path / "made", AT_10, 10)
+    made = rows_of(tmp_path / "made")
+    assert [len(each) for each in made["points"].to_pylist()] == [2] * 13 + [3] * 14 + [4] * 8
+    assert made["action"].to_pylist()[0][0] == pytest.approx(10.0)  # of rows 0, 1 and 2
+
+
 def test_a_truth_value_of_several_is_kept_one_by_one() -> None:
     table = pa.table({"gripped": pa.array([[row == 1, row == 2] for row in range(4)], pa.list_(pa.bool_(), 2))})
     assert rows_at(table, np.array([0, 2]), "last")["gripped"].to_pylist() == [[True, False], [False, True]]
@@ -507,6 +537,43 @@ def number_on_part(frame: np.ndarray) -> int:
         for row in range(3)
         for column in range(4)
     )
+
+
+def test_episodes_whose_pictures_are_lost_are_named(tmp_path: Path) -> None:
+    source = with_pictures(make_old_dataset(tmp_path / "source"))
+    (source / "data/chunk-000/episode_000001.parquet").unlink()
+    path = source / "data/chunk-000/episode_000002.parquet"
+    pq.write_table(pq.read_table(path).drop([STILL]), path)
+    ran = transcode(source, tmp_path / "made", "--fps", 10, "--images-to-video", "--quiet")
+    assert ran.code == 1 and "episode 1 has no rows" in ran.err and "episode 2 has no video" in ran.err, ran.err
+    assert len(rows_of(tmp_path / "made")) == len(AT_10[0])
+
+
+def test_pictures_at_a_rate_that_is_no_fraction(tmp_path: Path) -> None:
+    source = with_pictures(make_robot_dataset(tmp_path / "source"))
+    changed_info(source, fps=29.97)
+    ran = transcode(source, tmp_path / "made", "--fps", 15, "--images-to-video", "--quiet")
+    assert "Traceback" not in ran.err and len(open_store(tmp_path / "made")) >= 3, ran.err
+
+
+@pytest.mark.parametrize("options", [("--dry-run",), ("--partition", "0/2"), ("--fps", 60)])
+def test_nothing_is_written_for_what_is_refused(options: tuple[object, ...], tmp_path: Path) -> None:
+    source = with_pictures(make_robot_dataset(tmp_path / "source"))
+    ran = transcode(source, tmp_path / "made", "--images-to-video", *options)
+    assert ran.code == 2 and [path.name for path in tmp_path.iterdir()] == ["source"], ran.err
+
+
+def test_a_missing_video_of_depth_leaves_its_episode_out(tmp_path: Path) -> None:
+    source = make_old_dataset(tmp_path / "source")
+    about = json.loads((source / "meta/info.json").read_text())["features"]
+    about[CAMERAS[1]] = about[CAMERAS[1]] | {"info": None, "video_info": {"is_depth_map": True}}
+    changed_info(source, features=about)
+    (source / "videos/chunk-000" / CAMERAS[1] / "episode_000001.mp4").unlink()
+    (source / "meta/episodes_stats.jsonl").unlink()
+    ran = transcode(source, tmp_path / "made", "--fps", 10, "--quiet")
+    assert ran.code == 1 and f"episode 1 has no video of {CAMERAS[1]}" in ran.err, ran.err
+    about = json.loads((tmp_path / "made/meta/info.json").read_text())["features"]
+    assert about[CAMERAS[1]]["info"] == {"video.fps": 30, "is_depth_map": True}
 
 
 def test_pictures_that_cannot_become_videos_are_refused(robot: Path, tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from vidprep.formats.errors import StoreError, count_of
-from vidprep.formats.lerobot import INFO_NAME, Episode, LeRobotDataset
+from vidprep.formats.lerobot import INFO_NAME, Episode, LeRobotDataset, video_info_of
 from vidprep.transcode.audit.dataset import ERROR, WARNING, Clip, Dataset, Finding, VideoFile
 from vidprep.transcode.audit.robot_values import faults_of_statistics, motion_of_rows, wrong_values
 from vidprep.transcode.audit.statistics import Statistics, statistics_of_rows
@@ -52,7 +53,7 @@ def robot_dataset(root: Path) -> Dataset:
     findings += _faults_of_totals(found)
     findings += _faults_of_files(found, rows)
     for episode in found.episodes:
-        if episode.number not in rows.times and episode.data not in rows.unreadable:
+        if episode.length and episode.number not in rows.times and episode.data not in rows.unreadable:
             findings.append(_of(episode, "rows", f"has no rows, {episode.length} are declared"))
     findings += faults_of_statistics(found, rows.statistics)
     parts = defaultdict[str, list[Clip]](list)
@@ -85,8 +86,10 @@ def _video(found: LeRobotDataset, path: str, camera: str, clips: list[Clip]) -> 
 def _declared_size(found: LeRobotDataset, camera: str) -> tuple[int, int] | None:
     """Return (width, height) of a camera's pictures; None if that is not declared."""
     about = found.features[camera]
-    sizes = dict(zip(about.get("names") or (), about.get("shape") or (), strict=False))
-    return (int(sizes["width"]), int(sizes["height"])) if {"width", "height"} <= sizes.keys() else None
+    with suppress(TypeError, ValueError):  # names that are lists, sizes that are null
+        sizes = dict(zip(about.get("names") or (), about.get("shape") or (), strict=False))
+        return (int(sizes["width"]), int(sizes["height"])) if {"width", "height"} <= sizes.keys() else None
+    return None
 
 
 def _rate_of_rows(found: LeRobotDataset) -> float | None:
@@ -100,7 +103,7 @@ def _rate_of_rows(found: LeRobotDataset) -> float | None:
     usual = float(np.median(steps)) if len(steps) else 0.0
     if usual <= 0 or abs(usual - 1 / found.rate) <= TOLERANCE_SECONDS:
         return None
-    return round(1 / usual, 3)
+    return round(1 / usual, 3) or None  # in another unit than seconds
 
 
 def _faults_of_files(found: LeRobotDataset, rows: _Rows) -> Iterator[Finding]:
@@ -108,19 +111,22 @@ def _faults_of_files(found: LeRobotDataset, rows: _Rows) -> Iterator[Finding]:
     for others: it addresses them by their place in all files.
     """
     episodes = {episode.number: episode for episode in found.episodes}
-    named, following = {episode.data for episode in found.episodes}, 0
+    named = {episode.data for episode in found.episodes}
+    following: int | None = 0  # not known after a file that cannot be read
     for name in sorted({*found.data_files(), *named}):
         try:
             table = found.table(name)
         except StoreError as error:
             yield Finding(ERROR, "rows" if (found.root / name).exists() else "missing", name, "", None, error.message)
             rows.unreadable.add(name)
+            following = None
             continue
         if name not in named:
             yield Finding(ERROR, "unlisted", name, "", None, "belongs to no episode, and LeRobot reads its rows")
         wrong_columns = dict(wrong_values(found, table))
         yield from (Finding(ERROR, "columns", name, "", None, text) for text in wrong_columns.values())
         indexes = table["index"].to_numpy()
+        following = int(indexes[0]) if following is None and len(indexes) else following or 0
         if (wrong := _first_other(indexes, following + np.arange(len(indexes)))) is not None:
             text = f"at place {following + wrong} of the dataset is row {indexes[wrong]}, and LeRobot addresses rows by their place"
             yield Finding(ERROR, "order", name, "", None, text)
@@ -184,7 +190,7 @@ def _faults_of_totals(found: LeRobotDataset) -> Iterator[Finding]:
 def _wrong_rates(found: LeRobotDataset) -> Iterator[str]:
     """Yield cameras that are declared at another rate than the dataset."""
     for name, about in found.features.items():
-        rate = dict(about.get("info") or about.get("video_info") or {}).get("video.fps")
+        rate = video_info_of(about).get("video.fps")
         if (
             name not in found.depth_cameras
             and isinstance(rate, int | float)
@@ -195,7 +201,8 @@ def _wrong_rates(found: LeRobotDataset) -> Iterator[str]:
 
 def _wrong_splits(found: LeRobotDataset) -> Iterator[str]:
     """Yield splits that are empty, or go beyond the last episode."""
-    for name, part in dict(found.info.get("splits") or {}).items():
+    declared = found.info.get("splits")
+    for name, part in declared.items() if isinstance(declared, dict) else ():
         match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", str(part))
         if match is not None and not int(match[1]) < int(match[2]) <= len(found.episodes):
             yield f"the split {name} is episodes {part}, {len(found.episodes)} are listed"
@@ -209,8 +216,9 @@ def _wrong_tasks(found: LeRobotDataset) -> Iterator[str]:
         return
     if sorted(found.tasks) != list(range(len(texts))):
         yield f"tasks are not numbered from 0: {sorted(found.tasks)[:5]}"
-    if doubled := [text for text in dict.fromkeys(texts) if texts.count(text) > 1]:
-        yield f"the task {doubled[0]!r} is listed {texts.count(doubled[0])} times"
+    for text, count in Counter(texts).most_common(1):
+        if count > 1:
+            yield f"the task {text!r} is listed {count} times"
     declared = found.info.get("total_tasks")
     if declared is not None and declared != len(texts):
         yield f"declares {declared} tasks, {len(texts)} are listed"

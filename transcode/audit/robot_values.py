@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def wrong_values(found: LeRobotDataset, table: pa.Table) -> Iterator[tuple[str, 
 
 def _wrong_values(table: pa.Table, feature: str, dtype: str, about: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a column of numbers or texts."""
-    values, dims, per_row = table[feature], list(about.get("shape") or []), 1
+    values, dims, per_row = table[feature], _shape(about), 1
 
     def at(place: int) -> str:
         row = place // per_row
@@ -71,6 +72,11 @@ def _wrong_values(table: pa.Table, feature: str, dtype: str, about: Mapping[str,
     return None
 
 
+def _shape(about: Mapping[str, Any]) -> list[Any]:
+    shape = about.get("shape")
+    return list(shape) if isinstance(shape, list | tuple) else []
+
+
 def _kind(stored: pa.DataType) -> str | None:
     return next((kind for kind, tests in KINDS.items() if any(test(stored) for test in tests)), None)
 
@@ -82,16 +88,18 @@ def _declared_kind(dtype: str) -> str | None:
 
 def _wrong_pictures(table: pa.Table, feature: str, about: Mapping[str, Any]) -> str | None:
     """Return the first picture of a column that cannot be decoded, or has another size than declared."""
-    shape = list(about.get("shape") or [])
+    shape = _shape(about)
     due = shape[:2] if shape[2:] in ([1], [3], [4]) else shape[1:]
     for row, cell in enumerate(table[feature].to_pylist()):
         place = f"in row {table['frame_index'][row].as_py()} of episode {table['episode_index'][row].as_py()}"
         data = cell.get("bytes") if isinstance(cell, dict) else cell
+        if cell is None:
+            return f"the picture {feature} {place} is empty"
         if not isinstance(data, bytes):
             continue  # a path beside the rows
         try:
             height, width = size_of_picture(data)
-        except (av.error.FFmpegError, ValueError) as error:
+        except (av.error.FFmpegError, ValueError, LookupError) as error:
             return f"the picture {feature} {place} cannot be decoded: {getattr(error, 'strerror', None) or error}"
         if len(shape) == 3 and [height, width] != due:
             return f"the picture {feature} {place} is {width}x{height}, {about.get('shape')} is declared"
@@ -129,7 +137,9 @@ def faults_of_statistics(found: LeRobotDataset, measured: Mapping[int, dict[str,
     ]
     if len(measured) == len(found.episodes) and found.version != "v2.1":
         try:
-            yield from _compared(found.statistics(), joined_statistics(list(measured.values())), names, STATS_NAME, "")
+            yield from _compared(
+                found, found.statistics(), joined_statistics(list(measured.values())), names, STATS_NAME, ""
+            )
         except StoreError as error:
             yield Finding(ERROR, "statistics", STATS_NAME, "", None, error.message)
     try:
@@ -140,13 +150,18 @@ def faults_of_statistics(found: LeRobotDataset, measured: Mapping[int, dict[str,
     for number, statistics in measured.items():
         own, part = declared.get(number), f"episode {number}"
         if own is not None:
-            yield from _compared(own, statistics, names, "meta/episodes", part)
+            yield from _compared(found, own, statistics, names, "meta/episodes", part)
         elif found.version == "v2.1":
             yield Finding(ERROR, "statistics", "meta/episodes", part, None, "has no statistics")
 
 
 def _compared(
-    declared: Mapping[str, Any], measured: Mapping[str, Statistics], names: list[str], path: str, part: str
+    found: LeRobotDataset,
+    declared: Mapping[str, Any],
+    measured: Mapping[str, Statistics],
+    names: list[str],
+    path: str,
+    part: str,
 ) -> Iterator[Finding]:
     for name in names:
         own = declared.get(name)
@@ -154,11 +169,11 @@ def _compared(
             continue  # which is said of its column
         if not isinstance(own, Mapping):
             yield Finding(WARNING if part else ERROR, "statistics", path, part, None, f"has no statistics of {name}")
-        elif (text := _difference(own, measured[name])) is not None:
+        elif (text := _difference(own, measured[name], _shape(found.features[name]))) is not None:
             yield Finding(ERROR, "statistics", path, part, None, f"{name}: {text}")
 
 
-def _difference(declared: Mapping[str, Any], measured: Statistics) -> str | None:
+def _difference(declared: Mapping[str, Any], measured: Statistics, shape: list[Any]) -> str | None:
     """Return what differs between statistics of the same values, beyond their rounding."""
     largest = np.maximum(np.abs(measured["min"]), np.abs(measured["max"]))
     tolerance = 0.02 * measured["std"] + 1e-3 * largest + 1e-6
@@ -168,6 +183,8 @@ def _difference(declared: Mapping[str, Any], measured: Statistics) -> str | None
         except (ValueError, TypeError):
             return f"its {kind} is {str(declared.get(kind))[:50]}"
         due = measured[kind].reshape(-1)
+        if len(shape) > 1 and len(values) == math.prod(shape):
+            continue  # of each value, as LeRobot wrote them before it put those of an axis together
         if len(values) != len(due):
             return f"its {kind} has {len(values)} values, and the rows have {len(due)}"
         wrong = np.flatnonzero(~(np.abs(values - due) <= tolerance))

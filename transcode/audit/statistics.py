@@ -95,8 +95,10 @@ def joined_statistics(several: Sequence[Mapping[str, Statistics]]) -> dict[str, 
     of the episodes (`aggregate_feature_stats` in lerobot/datasets/compute_stats.py).
     """
     joined = {}
-    for name in several[0] if several else ():
+    for name in dict.fromkeys(name for episode in several for name in episode):
         each = [episode[name] for episode in several if name in episode]
+        if len({stats["mean"].shape for stats in each}) > 1:
+            continue  # lists of other lengths in other episodes
         counts = np.stack([stats["count"].astype(np.float64) for stats in each])
         means, deviations = (np.stack([stats[kind] for stats in each]) for kind in ("mean", "std"))
         weights = counts.reshape(-1, *[1] * (means.ndim - 1))

@@ -327,6 +327,10 @@ def request_of(
     if options.events and not dry_run:
         reporter.events = Events(str(options.events))
     if options.images_to_video:
+        if dry_run or options.partition:
+            raise SettingsError(
+                "<images_to_video> writes videos for one run; leave out --dry-run and --partition", images_to_video=True
+            )
         source = _with_videos(source, destination, settings)
     request = make_request(source, destination, settings, choice, options, reporter)
     if (dataset := _robot_dataset(request)) is not None:
@@ -343,7 +347,7 @@ def request_of(
 
 def _with_videos(source: object, destination: str | Path, settings: RunSettings) -> Path:
     """Return a LeRobot dataset whose columns of pictures are videos. Raises SettingsError."""
-    from vidprep.transcode.export import is_robot_output, pictures_folder, with_pictures_as_videos
+    from vidprep.transcode.export import check_robot_output, is_robot_output, pictures_folder, with_pictures_as_videos
     from vidprep.transcode.sources import is_robot_dataset
 
     place = Path(source) if isinstance(source, str | Path) else None
@@ -352,6 +356,7 @@ def _with_videos(source: object, destination: str | Path, settings: RunSettings)
             "<images_to_video> is for a LeRobot dataset that becomes one again: videos in mp4, on this machine",
             images_to_video=True,
         )
+    check_robot_output(place, Path(destination), settings)
     return with_pictures_as_videos(place, pictures_folder(Path(destination).absolute()))
 
 

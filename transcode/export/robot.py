@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -30,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vidprep.formats.errors import DestinationError, SettingsError, StoreError, count_of
-from vidprep.formats.lerobot import INFO_NAME, MOMENTS, TASKS_NAME, Episode, LeRobotDataset, task_table
+from vidprep.formats.lerobot import INFO_NAME, MOMENTS, TASKS_NAME, Episode, LeRobotDataset, task_table, video_info_of
 from vidprep.formats.manifest import ManifestRow, manifest_rows
 from vidprep.formats.storage import read_json, sha256_of
 from vidprep.formats.stores import FrameStore, open_store
@@ -255,6 +256,8 @@ def _kept(found: LeRobotDataset, episode: Episode, videos: Mapping[str, Manifest
     own, rows = dict[str, ManifestRow](), None
     for camera, part in episode.videos.items():
         if camera in found.depth_cameras:
+            if not (found.root / part.path).is_file():
+                raise StoreError(f"has no video of {camera}")
             continue
         id_ = episode_video(camera, episode.number)
         if id_ not in videos:
@@ -364,7 +367,9 @@ def _add_depth(stage: Path, found: LeRobotDataset, made: _Result) -> None:
         copy = stage / f"{episode_video(camera, number)}.mp4"
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(found.root / path, copy)
-    declared = found.episode_statistics() if found.depth_cameras and found.version != "v2.0" else {}
+    declared: dict[int, dict[str, Any]] = {}
+    with suppress(StoreError):  # statistics that LeRobot's merge alone needs
+        declared = found.episode_statistics() if found.depth_cameras and found.version != "v2.0" else {}
     for each, statistics in zip(made.kept, made.statistics, strict=True):
         for camera in found.depth_cameras:
             known = declared.get(each.episode.number, {}).get(camera) or {}
@@ -388,6 +393,8 @@ def _info(found: LeRobotDataset, store: FrameStore, made: _Result, rate: float) 
     for about in features.values():
         if "fps" in about:
             about["fps"] = int(rate)
+    for camera in found.depth_cameras:
+        features[camera]["info"] = {"video.fps": found.rate, **video_info_of(features[camera])}
     for camera, row in made.kept[0].videos.items():
         about = features[camera]
         about.pop("video_info", None)
@@ -406,9 +413,10 @@ def _shape(about: Mapping[str, Any], row: ManifestRow) -> list[Any]:
     """Return the shape of a camera's pictures, in the order of its axes."""
     before = list(about.get("shape") or [])
     is_channels_first = len(before) == 3 and before[0] in (1, 3) and before[2] not in (1, 3)
-    names = about.get("names") or (
-        ["channels", "height", "width"] if is_channels_first else ["height", "width", "channels"]
-    )
+    names = ["channels", "height", "width"] if is_channels_first else ["height", "width", "channels"]
+    declared = about.get("names")
+    if isinstance(declared, list) and sorted(map(str, declared)) == sorted(names):
+        names = declared
     sizes = {"height": row.height, "width": row.width}
     return [sizes.get(name, 3) for name in names]
 
@@ -416,7 +424,8 @@ def _shape(about: Mapping[str, Any], row: ManifestRow) -> list[Any]:
 def _splits(found: LeRobotDataset, made: _Result) -> dict[str, str]:
     """Return the splits of the source with the new numbers of their episodes; `train` is all without any."""
     numbers, splits = [each.episode.number for each in made.kept], {}
-    for name, part in dict(found.info.get("splits") or {}).items():
+    declared = found.info.get("splits")
+    for name, part in declared.items() if isinstance(declared, dict) else ():
         if (match := re.fullmatch(r"(\d{1,9}):(\d{1,9})", str(part))) is not None:
             first, last = (bisect_left(numbers, int(at)) for at in match.groups())
             if first < last:

@@ -49,7 +49,7 @@ class RowFiles:
             path = self._root / DATA.format(chunk_index=chunk, file_index=number)
             path.parent.mkdir(parents=True, exist_ok=True)
             writer = self._writer = pq.ParquetWriter(path, rows.schema)
-        writer.write_table(rows.cast(writer.schema))
+        writer.write_table(rows.select(writer.schema.names).cast(writer.schema))
         self._size += rows.nbytes
         return divmod(self._number, EPISODES_PER_CHUNK)
 

@@ -9,6 +9,7 @@ import io
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -61,25 +62,27 @@ def _written(found: LeRobotDataset, columns: list[str], folder: Path) -> Iterato
     links = dict[tuple[str, str], int]()
     declared = found.episode_statistics() if found.depth_cameras and found.version != "v2.0" else {}
     for number, name in enumerate(sorted({episode.data for episode in found.episodes})):
-        tables, changed_ns = found.tables_of(name), (found.root / name).stat().st_mtime_ns
+        tables: dict[int, pa.Table] = {}
+        with suppress(StoreError):  # its episodes have no videos then, and are left out with that reason
+            tables = found.tables_of(name)
+        changed_ns = (found.root / name).stat().st_mtime_ns if tables else 0
         chunk, file = divmod(number, EPISODES_PER_CHUNK)
-        own = [episode for episode in found.episodes if episode.data == name and episode.number in tables]
-        for episode in own:
+        for episode in (episode for episode in found.episodes if episode.data == name):
             about = _about(found, episode, folder, links) | {"data/chunk_index": chunk, "data/file_index": file}
             known = declared.get(episode.number, {})
             about |= flat_statistics({camera: known[camera] for camera in found.depth_cameras if camera in known})
             for column in columns:
                 video = folder / f"{episode_video(column, episode.number)}.mp4"
-                if not video.exists() or video.stat().st_mtime_ns != changed_ns:
-                    _write_video(
-                        tables[episode.number][column], video, found.rate, f"{column} of episode {episode.number}"
-                    )
+                is_there = video.exists() and video.stat().st_mtime_ns == changed_ns
+                if not is_there and column in (table := tables.get(episode.number, pa.table({}))).column_names:
+                    _write_video(table[column], video, found.rate, f"{column} of episode {episode.number}")
                     os.utime(video, ns=(changed_ns, changed_ns))
                 about |= _place(column, *divmod(episode.number, EPISODES_PER_CHUNK), 0.0, episode.length / found.rate)
             yield about
-        rows = folder / DATA.format(chunk_index=chunk, file_index=file)
-        write_table(rows, pa.concat_tables([tables[episode.number].drop(columns) for episode in own]))
-        os.utime(rows, ns=(changed_ns, changed_ns))
+        if tables:
+            rows, kept = folder / DATA.format(chunk_index=chunk, file_index=file), pa.concat_tables(tables.values())
+            write_table(rows, kept.drop([column for column in columns if column in kept.column_names]))
+            os.utime(rows, ns=(changed_ns, changed_ns))
 
 
 def _place(camera: str, chunk: int, file: int, start: float, end: float) -> dict[str, Any]:
@@ -130,11 +133,12 @@ def _write_video(pictures: pa.ChunkedArray, path: Path, rate: float, what: str) 
         if codec not in CODECS:
             raise StoreError(f"{what}: has pictures in {codec}; PNG and JPEG are taken", path=path)
         with replacing(path) as file, open_output(file, format="mov", options={}) as made:
-            stream: Any = made.add_stream(codec, rate=Fraction(rate).limit_denominator(100_000))
+            exact = Fraction(rate).limit_denominator(100_000)
+            stream: Any = made.add_stream(codec, rate=exact)
             stream.width, stream.height, stream.pix_fmt = width, height, CODECS[codec]
             for number, each in enumerate(data):
                 packet = Packet(each)
-                packet.stream, packet.time_base, packet.is_keyframe = stream, 1 / Fraction(rate), True
+                packet.stream, packet.time_base, packet.is_keyframe = stream, 1 / exact, True
                 packet.pts = packet.dts = number
                 packet.duration = 1
                 made.mux(packet)

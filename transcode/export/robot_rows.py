@@ -93,14 +93,15 @@ def _grouped(column: pa.ChunkedArray, kept: Numbers, rule: str) -> pa.ChunkedArr
     """Return one value for each group of rows, which begins with a row that is kept."""
     if rule == "last" or not is_numeric(column.type):
         return column.take(pa.array(np.append(kept[1:], len(column)) - 1))
-    values = np.asarray(column.to_pylist())
-    sums = np.add.reduceat(values.astype(np.float64), kept, axis=0)
+    values = np.asarray(column.to_pylist(), np.float64)  # an empty cell becomes NaN
+    is_known = ~np.isnan(values) if values.ndim == 1 else np.ones(len(values), np.bool_)
+    counts = np.add.reduceat(is_known, kept)
+    sums = np.add.reduceat(values if values.ndim > 1 else np.where(is_known, values, 0.0), kept, axis=0)
     if rule == "mean":
-        counts = np.diff(np.append(kept, len(column)))
-        sums = sums / counts.reshape(-1, *[1] * (sums.ndim - 1))
+        sums = sums / np.maximum(1, counts).reshape(-1, *[1] * (sums.ndim - 1))
     value_type = number_type(column.type)
     rounded = np.rint(sums) if pa.types.is_integer(value_type) else sums
-    return pa.array(rounded.astype(value_type.to_pandas_dtype()).tolist(), column.type)
+    return pa.array(rounded.astype(value_type.to_pandas_dtype()).tolist(), column.type, mask=counts == 0)
 
 
 def numbered(table: pa.Table, episode: int, first: int, rate: float) -> pa.Table:

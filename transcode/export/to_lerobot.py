@@ -59,16 +59,14 @@ def write_lerobot(store: FrameStore, out: Path, options: PackOptions) -> None:
     rate = _rate(store, rows)
     tasks = sorted({_task(store, id_) for cameras in episodes.values() for id_ in cameras.values()})
     abouts, statistics = list[dict[str, Any]](), list[dict[str, Statistics]]()
-    schema: pa.Schema | None = None
+    schema = _schema(
+        store,
+        {name: _table(store, name, each, tasks, rate, options.rows_gap).schema for name, each in episodes.items()},
+    )
     with RowFiles(out) as files:
         for number, (name, cameras) in enumerate(episodes.items()):
             table = _table(store, name, cameras, tasks, rate, options.rows_gap)
-            if schema is not None and table.schema != schema:
-                raise StoreError(
-                    f"{name}: has the columns {table.schema.names}, others have {schema.names}", path=store.path
-                )
-            schema = table.schema
-            table = numbered(table, number, sum(about["length"] for about in abouts), rate)
+            table = numbered(table.cast(schema), number, sum(about["length"] for about in abouts), rate)
             abouts.append(about_episode(table, tasks, files.write(table), cameras, number, rate))
             statistics.append(
                 statistics_of_rows(table) | {camera: statistics_of_video(store, id_) for camera, id_ in cameras.items()}
@@ -78,7 +76,6 @@ def write_lerobot(store: FrameStore, out: Path, options: PackOptions) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with open_intact(store, id_, rows[id_].sha256) as video:
                     path.write_bytes(video.read())
-    assert schema is not None, "a store has videos"
     write_table(
         out / EPISODES_NAME,
         pa.Table.from_pylist([about | flat_statistics(own) for about, own in zip(abouts, statistics, strict=True)]),
@@ -173,6 +170,31 @@ def _table(
     return pa.table(columns)
 
 
+def _schema(store: VideoStore, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
+    """Return the columns of all episodes. Whole numbers in one and others in another are float32. Raises StoreError."""
+    first, *others = schemas.items()
+    found = first[1]
+    for name, schema in others:
+        if schema.names != found.names:
+            raise StoreError(f"{name}: has the columns {schema.names}, others have {found.names}", path=store.path)
+        for place, (one, other) in enumerate(zip(found, schema, strict=True)):
+            if one.type == other.type:
+                continue
+            if _as_float(one.type) != _as_float(other.type):
+                raise StoreError(
+                    f"{name}: has {other.type} in the column {one.name}, others have {one.type}", path=store.path
+                )
+            found = found.set(place, one.with_type(_as_float(one.type)))
+    return found
+
+
+def _as_float(kind: pa.DataType) -> pa.DataType:
+    """Return float32 for whole numbers, alone and in lists; other types as they are."""
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_as_float(kind.value_type), kind.list_size)
+    return pa.float32() if pa.types.is_integer(kind) else kind
+
+
 def _check_times(store: VideoStore, id_: str, rate: float) -> None:
     """Raise StoreError if frames are not shown when LeRobot's reader looks for them."""
     times = store[id_].timestamps
@@ -212,6 +234,8 @@ def _as_stored(column: pa.ChunkedArray, name: str, path: Path) -> pa.Array:
     try:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             return column.cast(pa.string()).fill_null("").combine_chunks()
+        if column.null_count:
+            raise ValueError(f"has an empty cell in the column {name}")
         values = np.asarray(column.to_pylist())
         if values.dtype.kind == "f":
             values = values.astype(np.float32)

@@ -169,6 +169,26 @@ def test_times_that_do_not_fit_are_refused_when_the_dataset_is_made(times: objec
         VideoDataset(store, 4, rows=timed(times))
 
 
+def test_tables_of_other_libraries_are_taken(store: Path, tmp_path: Path) -> None:
+    """Arrow has several types of texts and lists, and polars writes the large ones."""
+    polars = pytest.importorskip("polars")
+    plain = table(word=[f"{n}" for n in range(2 * COUNT)])
+    frame = polars.from_arrow(plain)
+    frame.write_parquet(tmp_path / "rows.parquet")
+    due = VideoDataset(store, 4, rows=plain)[5]["rows"]
+    coded = plain.set_column(0, "id", plain["id"].combine_chunks().dictionary_encode())
+    for rows in (frame, tmp_path / "rows.parquet", coded):
+        found = VideoDataset(store, 4, rows=rows)[5]["rows"]
+        assert found["word"] == due["word"] and np.array_equal(found["three"], due["three"])
+
+
+def test_rows_that_come_in_bursts_fit(store: Path) -> None:
+    """Four rows, a millisecond apart, every 40 ms."""
+    times = (np.arange(51)[:, None] / 25 + np.arange(4) / 1000).reshape(-1)
+    found = VideoDataset(store, COUNT, rows=timed(times))[0]["rows"]["at"]
+    assert np.abs(found - np.arange(COUNT) / RATE).max() <= 0.02
+
+
 def test_rows_of_a_lower_rate_or_with_jitter_fit(store: Path) -> None:
     rng = np.random.default_rng(0)
     for times in (np.arange(20) / 10, np.arange(2), STEPS + rng.uniform(-0.004, 0.004, 101), STEPS.astype(np.float32)):
@@ -307,6 +327,8 @@ def test_chunks_that_make_no_sense_are_refused(deltas: dict[str, object], store:
         (table(odd=[b"x"] * 2 * COUNT), "a column odd of binary"),
         (table(odd=[[0] * (n % 2 + 1) for n in range(2 * COUNT)]), "lists of different lengths in the column odd"),
         ("none.parquet", "cannot be read"),
+        (table(id=["x"] * 2 * COUNT), "rows has no row of the 2 videos, such as 'a'"),
+        (table(frame=["zero"] * 2 * COUNT), "rows has a column id or frame that is not text and numbers"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(rows: object, said: str, store: Path) -> None:

@@ -376,6 +376,9 @@ def test_pictures_among_the_rows_are_decoded(tmp_path: Path) -> None:
     values(root, STILL, lambda cells: cells[5].update(bytes=cells[5]["bytes"][:40]))
     (finding,) = audited(root).findings
     assert "in row 1 of episode 1 cannot be decoded" in finding.text
+    values(root, STILL, lambda cells: cells.__setitem__(2, None))
+    (finding,) = audited(root).findings
+    assert "in row 2 of episode 0 is empty" in finding.text
     pq.write_table(whole, root / ROWS)
     described(root, features=lambda features: features | {STILL: {"dtype": "image", "shape": [480, 640, 3]}})
     (finding,) = audited(root).findings
@@ -570,6 +573,59 @@ def test_the_command_says_what_it_found_and_writes_a_page(robot: Path, tmp_path:
     said = json.loads(ran.out)
     assert ran.code == 1 and said["dataset"] == "LeRobot dataset v3.0"
     assert [finding["kind"] for finding in said["findings"]] == ["missing"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"splits": ["train"]},
+        {"features": {"action": {"dtype": "float32", "shape": 7}}},
+        {"features": {CAMERAS[0]: {"dtype": "video", "info": "text", "names": [["height"], "width", "channels"]}}},
+        {
+            "features": {
+                CAMERAS[0]: {"dtype": "video", "shape": [None, None, 3], "names": ["height", "width", "channels"]}
+            }
+        },
+    ],
+    ids=str,
+)
+def test_odd_descriptions_are_no_crash(change: dict[str, Any], robot: Path, tmp_path: Path) -> None:
+    root = tmp_path / "dataset"
+    shutil.copytree(robot, root)
+    described(root, features=lambda features: features | change.get("features", {}))
+    described(root, splits=lambda splits: change.get("splits", splits))
+    assert audited(root).checked == 2
+    ran = transcode(root, tmp_path / "made", "--fps", 10, "--quiet")
+    assert ran.code == 0, ran.err
+
+
+def test_times_in_another_unit_are_findings(robot: Path, tmp_path: Path) -> None:
+    root = tmp_path / "dataset"
+    shutil.copytree(robot, root)
+    changed(root / ROWS, timestamp=lambda times: times * 1e6)
+    assert ("error", "times", "episode 0") in found(audited(root))
+
+
+def test_a_file_that_cannot_be_read_says_nothing_of_the_others(tmp_path: Path) -> None:
+    root = make_old_dataset(tmp_path / "dataset")
+    (root / "data/chunk-000/episode_000000.parquet").write_bytes(b"damaged")
+    assert [finding.path for finding in audited(root).findings] == ["data/chunk-000/episode_000000.parquet"]
+
+
+def test_statistics_of_each_value_of_two_axes_are_those_of_the_rows(tmp_path: Path) -> None:
+    """As LeRobot wrote them before it put those of an axis together."""
+    root = make_old_dataset(tmp_path / "dataset")
+    lines = [json.loads(line) for line in (root / "meta/episodes_stats.jsonl").read_text().splitlines()]
+    for line, path in zip(lines, sorted((root / "data").rglob("*.parquet")), strict=True):
+        table = pq.read_table(path)
+        pq.write_table(table.append_column("touch", pa.array([[[1.0, 2.0], [3.0, 4.0]]] * len(table))), path)
+        line["stats"]["touch"] = {kind: [[1.0, 2.0], [3.0, 4.0]] for kind in ("min", "max", "mean")} | {
+            "std": [[0.0] * 2] * 2,
+            "count": [1],
+        }
+    (root / "meta/episodes_stats.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    described(root, features=lambda features: features | {"touch": {"dtype": "float32", "shape": [2, 2]}})
+    assert not audited(root).findings
 
 
 @pytest.mark.parametrize(

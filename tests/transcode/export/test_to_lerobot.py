@@ -167,3 +167,35 @@ def test_times_that_lerobot_would_not_find_are_refused(tmp_path: Path) -> None:
     assert transcode(tmp_path / "table.csv", tmp_path / "other", "--fps", 30, "--quiet").code == 0
     pack(tmp_path / "other", tmp_path / "robot", to="lerobot")
     assert isinstance(report := validate(tmp_path / "robot"), AuditReport) and not report.findings
+
+
+def two_episodes(folder: Path, *rows: str) -> Path:
+    write(folder / "a.mp4", constant(30, RATE))
+    lines = ["path,id,episode_index,rows"]
+    for number, text in enumerate(rows):
+        (folder / f"{number}.csv").write_text(text)
+        lines.append(f"a.mp4,v{number},{number},{number}.csv")
+    (folder / "table.csv").write_text("\n".join(lines) + "\n")
+    assert transcode(folder / "table.csv", folder / "store", "--quiet").code == 0
+    return folder / "store"
+
+
+def csv_of(values: list[object]) -> str:
+    return "frame,grip\n" + "".join(f"{frame},{value}\n" for frame, value in enumerate(values))
+
+
+def test_whole_numbers_in_one_episode_and_others_in_another_fit(tmp_path: Path) -> None:
+    store = two_episodes(tmp_path, csv_of([0, 1] * 15), csv_of([0.5] * 30))
+    pack(store, tmp_path / "robot", to="lerobot")
+    rows = pq.read_table(tmp_path / "robot/data", partitioning=None)
+    assert rows["grip"].type == pa.float32() and rows["grip"].to_pylist() == [0, 1] * 15 + [0.5] * 30
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [(["x"] * 30, "has string in the column grip"), ([1] * 29 + [""], "has an empty cell in the column grip")],
+)
+def test_columns_that_do_not_fit_are_named(values: list[object], said: str, tmp_path: Path) -> None:
+    store = two_episodes(tmp_path, csv_of([1] * 30), csv_of(values))
+    ran = transcode(store, tmp_path / "robot", "--to", "lerobot", verb="pack")
+    assert ran.code == 2 and said in ran.err, ran.err
