@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from vidprep.formats.errors import StoreError
+from vidprep.formats.errors import StoreError, count_of
 from vidprep.formats.lerobot import LeRobotDataset
 from vidprep.transcode.audit.dataset import ERROR, WARNING, Finding, VideoFile
 from vidprep.transcode.audit.video import VideoFacts
@@ -122,7 +122,7 @@ class Cameras:
                 frames, likeness, unmoved = late
                 when = "later" if frames > 0 else "earlier"
                 text = (
-                    f"seems to be {abs(frames)} frames {when} than {other}: an estimate by what moves (correlation {likeness:.2f}, "
+                    f"seems to be {count_of(abs(frames), 'frame')} {when} than {other}: an estimate by what moves (correlation {likeness:.2f}, "
                     f"and {unmoved:.2f} as they are)"
                 )
                 yield Finding(WARNING, "late", "", camera, None, text)
@@ -148,11 +148,7 @@ def _lateness(own: Mapping[int, Signal], reference: Mapping[int, Signal]) -> tup
     likeness = np.array([_likeness(both, lag) for lag in lags])
     best = int(np.argmax(likeness))
     unmoved, elsewhere = likeness[MOST_LATE], np.delete(likeness, range(max(0, best - 2), min(len(lags), best + 3)))
-    if (
-        lags[best] == 0
-        or likeness[best] < LEAST_LIKENESS
-        or likeness[best] - max(unmoved, elsewhere.max()) < LEAST_GAIN
-    ):
+    if likeness[best] < max(LEAST_LIKENESS, unmoved + LEAST_GAIN, elsewhere.max() + LEAST_PEAK):
         return None
     return lags[best], float(likeness[best]), float(unmoved)
 
