@@ -122,8 +122,8 @@ class Cameras:
                 frames, likeness, unmoved = late
                 when = "later" if frames > 0 else "earlier"
                 text = (
-                    f"seems to be {count_of(abs(frames), 'frame')} {when} than {other}: an estimate by what moves (correlation {likeness:.2f}, "
-                    f"and {unmoved:.2f} as they are)"
+                    f"seems to be {count_of(abs(frames), 'frame')} {when} than {other}: an estimate by what moves (correlation "
+                    f"{likeness:.2f}, and {unmoved:.2f} as they are)"
                 )
                 yield Finding(WARNING, "late", "", camera, None, text)
 
