@@ -177,7 +177,9 @@ class FrameRows:
             is_stored = self.is_of_store or (source_frames[:1] < 0).any()
             due = np.arange(len(source_frames)) if is_stored else source_frames
             if self.is_of_store and len(own) != len(due):
-                raise ValueError(f"{len(own)} rows, and the video has {len(due)} frames")
+                raise ValueError(
+                    f"{count_of(len(own), 'row')}, and the video has {len(due)} frames; where= leaves it out"
+                )
             return first + rows_of_frames(own, due)
         except ValueError as error:
             raise SettingsError(f"rows has for {id_!r} {error}") from error

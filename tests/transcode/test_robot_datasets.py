@@ -320,7 +320,7 @@ def test_each_camera_may_have_its_size(robot: Path, tmp_path: Path) -> None:
     again = transcode(robot, made, *options)
     assert again.code == 0 and "6 done before" in again.err
     other = transcode(robot, made, *options[:-3], "--side-of", "wrist=40")
-    assert other.code == 2 and "different settings" in other.err
+    assert other.code == 2 and "different settings: --side-of wrist=48 -> wrist=40" in other.err, other.err
     folders = transcode(
         tmp_path / "made" / "videos", tmp_path / "plain", "--side-of", "observation.images.wrist=16", "--quiet"
     )

@@ -183,11 +183,8 @@ class Scale:
         """Return the options; those that few runs give are left out where they are not given."""
         late = ("multiple_of", "max_area", "min_area", "side_of")
         found = {name: value for name, value in asdict(self).items() if name not in late or value not in (None, ())}
-        return (
-            found
-            | {"size": str(self.size) if self.size else None}
-            | ({"side_of": dict(self.side_of)} if self.side_of else {})
-        )
+        sides = ",".join(f"{name}={pixels}" for name, pixels in self.side_of)
+        return found | {"size": str(self.size) if self.size else None} | ({"side_of": sides} if sides else {})
 
     def of(self, name: str) -> Scale:
         """Return the size of one video, by its id."""
