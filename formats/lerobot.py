@@ -197,7 +197,7 @@ class LeRobotDataset:
                 for row in read_parquet(path, ["episode_index", *names]).to_pylist():
                     own = found.setdefault(int(row.pop("episode_index")), {})
                     for name, values in row.items():
-                        _, feature, kind = name.split("/")
+                        feature, _, kind = name.removeprefix("stats/").rpartition("/")
                         own.setdefault(feature, {})[kind] = values
         return found
 

@@ -563,6 +563,29 @@ def test_nothing_is_written_for_what_is_refused(options: tuple[object, ...], tmp
     assert ran.code == 2 and [path.name for path in tmp_path.iterdir()] == ["source"], ran.err
 
 
+def test_a_camera_that_is_no_depth_any_more_replaces_no_copy(tmp_path: Path) -> None:
+    """Its outputs would take the names of the copies."""
+    source, made = make_old_dataset(tmp_path / "source"), tmp_path / "made"
+    about = json.loads((source / "meta/info.json").read_text())["features"]
+    depth = about[CAMERAS[1]] | {"info": {"is_depth_map": True, "video.fps": 30}}
+    changed_info(source, features=about | {CAMERAS[1]: depth})
+    assert transcode(source, made, "--fps", 10, "--quiet").code == 0
+    before = digests(made)
+    changed_info(source, features=about)
+    ran = transcode(source, made, "--fps", 10, "--quiet")
+    assert ran.code == 2 and "which vidprep did not make" in ran.err, ran.err
+    assert {name: before[name] for name in before if name.endswith(".mp4")}.items() <= digests(made).items()
+
+
+def test_an_episode_with_another_column_is_named(tmp_path: Path) -> None:
+    source = make_old_dataset(tmp_path / "source")
+    path = source / "data/chunk-000/episode_000001.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.append_column("more", pa.array(range(len(table)))), path)
+    ran = transcode(source, tmp_path / "made", "--fps", 10, "--quiet")
+    assert ran.code == 1 and "episode 1 has rows that cannot be changed: the columns" in ran.err, ran.err
+
+
 def test_a_missing_video_of_depth_leaves_its_episode_out(tmp_path: Path) -> None:
     source = make_old_dataset(tmp_path / "source")
     about = json.loads((source / "meta/info.json").read_text())["features"]

@@ -310,7 +310,7 @@ def one_line_each(findings: list[Finding]) -> Iterator[Finding]:
 
 
 MOST_LINES = 3  # of one kind about one file
-NAMES = re.compile(r"\[[^]]*\]|'[^']*'|[\d.e+-]+")
+NAMES = re.compile(r"\[[^]]*\]|'[^']*'|\d[\d.e+-]*")
 
 
 def _ranges(numbers: list[int]) -> str:

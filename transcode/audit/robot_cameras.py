@@ -4,6 +4,7 @@ and cameras that are late.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
@@ -35,6 +36,9 @@ class Cameras:
 
     def __init__(self, dataset: LeRobotDataset, motion: Mapping[int, Signal]) -> None:
         self._dataset, self._rows = dataset, motion
+        self._paths = {
+            (camera, each.number): part.path for each in dataset.episodes for camera, part in each.videos.items()
+        }
         self._levels: dict[str, dict[int, Signal]] = {}  # (6,) mean and deviation of three channels
         self._motion: dict[str, dict[int, Signal]] = {}
         self._shown: dict[tuple[str, bytes], list[int]] = {}  # episodes by camera and checksums of the frames
@@ -51,8 +55,9 @@ class Cameras:
             mean, square = facts.levels[inside].mean(0).reshape(2, 3)
             deviation = np.sqrt(np.maximum(0.0, square - mean**2))
             self._levels.setdefault(camera, {})[clip.episode.number] = np.concatenate([mean, deviation])
-            if len(set(sums := facts.sums[inside].tolist())) > 1:
-                self._shown.setdefault((camera, np.array(sums).tobytes()), []).append(clip.episode.number)
+            if np.ptp(sums := facts.sums[inside]):
+                content = hashlib.sha256(sums.tobytes()).digest()
+                self._shown.setdefault((camera, content), []).append(clip.episode.number)
             motion = facts.motion[inside].copy()
             motion[0] = 0.0  # the frame before is of another episode
             self._motion.setdefault(camera, {})[clip.episode.number] = motion
@@ -66,7 +71,7 @@ class Cameras:
                     f"{camera} shows the same frames as in episode {first}" + ", and its rows are the same" * is_whole
                 )
                 level = WARNING if is_whole else ERROR
-                yield Finding(level, "pictures", self._video_of(camera, number), f"episode {number}", None, text)
+                yield Finding(level, "pictures", self._paths[camera, number], f"episode {number}", None, text)
         yield from self._exchanged()
         yield from self._late()
 
@@ -93,11 +98,13 @@ class Cameras:
             own = declared.get(camera, {})
             far = {number: _distance(levels[number], own[number]) for number in levels if number in own}
             usual = float(np.median(list(far.values()))) if far else 0.0
+            episodes = np.array(list(own.values())).reshape(-1, 6)
             for number, distance in far.items():
                 if distance <= (FAR if usual > FAR else max(FAR, 4 * usual)):
                     continue
                 others = {f"{other} in this episode": of[number] for other, of in declared.items() if number in of}
-                others |= {f"episode {other}": each for other, each in own.items()}
+                nearest = list(own)[int(np.argmin(np.abs(episodes - levels[number]).max(axis=1)))]
+                others[f"episode {nearest}"] = own[nearest]
                 others["it with red and blue exchanged"] = own[number][PERMUTED]
                 name = min(others, key=lambda name: _distance(levels[number], others[name]))
                 if _distance(levels[number], others[name]) * TIMES_AS_NEAR < distance:
@@ -105,11 +112,8 @@ class Cameras:
                 else:
                     means = _shown(levels[number][:3]), _shown(own[number][:3])
                     level, text = WARNING, f"its pictures have the mean {means[0]}, and {means[1]} is declared"
-                path = self._video_of(camera, number)
+                path = self._paths[camera, number]
                 yield Finding(level, "pictures", path, f"episode {number}", None, text)
-
-    def _video_of(self, camera: str, number: int) -> str:
-        return next(each.videos[camera].path for each in self._dataset.episodes if each.number == number)
 
     def _late(self) -> Iterator[Finding]:
         """Yield estimates of cameras that are late against states, or against each other."""

@@ -327,6 +327,8 @@ def pack(
     for name, given in {"sample_fps": sample_fps, "multiple_of": multiple_of, "captions_as": captions_as}.items():
         if to != "frames" and given is not None:
             raise SettingsError(f"<{name}> needs <to>", **cast("dict[str, Any]", {name: given, "to": "frames"}))
+    if to != "lerobot" and rows_gap != "error":
+        raise SettingsError("<rows_gap> needs <to>", rows_gap=rows_gap, to="lerobot")
     shard_bytes = parse_bytes(str(shard_size))
     if isinstance(opened, VideoStore) and to in (*VIDEO_STORES, "webdataset"):
         kind = "files" if to == "files" else VIDEO_SHARDS

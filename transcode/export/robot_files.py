@@ -49,6 +49,8 @@ class RowFiles:
             path = self._root / DATA.format(chunk_index=chunk, file_index=number)
             path.parent.mkdir(parents=True, exist_ok=True)
             writer = self._writer = pq.ParquetWriter(path, rows.schema)
+        if set(rows.column_names) != set(writer.schema.names):
+            raise ValueError(f"the columns {rows.column_names}, and episodes before have {writer.schema.names}")
         writer.write_table(rows.select(writer.schema.names).cast(writer.schema))
         self._size += rows.nbytes
         return divmod(self._number, EPISODES_PER_CHUNK)

@@ -118,9 +118,9 @@ def _episodes(store: VideoStore) -> dict[str, dict[str, str]]:
     return {str(name): dict(sorted(found[name].items())) for name in sorted(found, key=_by_number)}
 
 
-def _by_number(name: object) -> list[tuple[int, str]]:
+def _by_number(name: object) -> list[tuple[str, int]]:
     """Return a key by which `ep_2` comes before `ep_10`."""
-    return [(int(digits or -1), other) for other, digits in re.findall(r"(\D*)(\d*)", str(name))]
+    return [(other, int(digits or -1)) for other, digits in re.findall(r"(\D*)(\d*)", str(name))]
 
 
 def _rows_of_store(store: VideoStore) -> dict[str, ManifestRow]:

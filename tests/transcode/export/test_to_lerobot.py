@@ -15,7 +15,7 @@ import pytest
 from tests.helpers import transcode
 from tests.numbered_pictures import constant, number_on, write
 from tests.transcode.test_robot_datasets import lerobot_reads, needs_lerobot
-from vidprep.formats import VideoDataset
+from vidprep.formats import VideoDataset, open_store
 from vidprep.transcode import AuditReport, pack, validate
 
 RATE, STATES, LENGTHS, CAMERAS = 30, 50, (45, 61), ("front", "wrist")
@@ -149,12 +149,14 @@ def test_a_hole_in_the_rows_is_refused_unless_it_may_be_filled(tmp_path: Path) -
 
 def test_episodes_with_names_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     write(tmp_path / "a.mp4", constant(5, RATE))
-    lines = ["path,id,episode,start,end"] + [f"a.mp4,v{n},ep_{n},{n / 100},0.15" for n in (10, 9, 2)]
+    names = {10: "ep_10", 9: "ep_9", 5: "dry_11", 2: "ep_2"}
+    lines = ["path,id,episode,start,end"] + [f"a.mp4,v{n},{name},{n / 100},0.15" for n, name in names.items()]
     (tmp_path / "table.csv").write_text("\n".join(lines) + "\n")
     assert transcode(tmp_path / "table.csv", tmp_path / "store", "--quiet").code == 0
     pack(tmp_path / "store", tmp_path / "robot", to="lerobot")
     lengths = pq.read_table(tmp_path / "robot/meta/episodes", partitioning=None)["length"].to_pylist()
-    assert lengths == sorted(lengths, reverse=True) and len(set(lengths)) > 1
+    store = open_store(tmp_path / "store")
+    assert lengths == [len(store[f"v{number}"]) for number in (5, 2, 9, 10)] and len(set(lengths)) > 2
 
 
 def test_times_that_lerobot_would_not_find_are_refused(tmp_path: Path) -> None:
@@ -189,6 +191,12 @@ def test_whole_numbers_in_one_episode_and_others_in_another_fit(tmp_path: Path) 
     pack(store, tmp_path / "robot", to="lerobot")
     rows = pq.read_table(tmp_path / "robot/data", partitioning=None)
     assert rows["grip"].type == pa.float32() and rows["grip"].to_pylist() == [0, 1] * 15 + [0.5] * 30
+
+
+def test_an_option_for_another_format_is_refused(tmp_path: Path) -> None:
+    store = two_episodes(tmp_path, csv_of([1] * 30))
+    ran = transcode(store, tmp_path / "out", "--to", "hf", "--rows-gap", "hold", verb="pack")
+    assert ran.code == 2 and "--rows-gap hold needs --to lerobot" in ran.err, ran.err
 
 
 @pytest.mark.parametrize(
