@@ -48,7 +48,7 @@ def rows_at_times(times: Times, due: Times, gap: RowsGap) -> Numbers:
     order = np.argsort(times, kind="stable")
     order = order[np.append(np.diff(times[order]) > 0, True)]
     there = times[order]
-    # Of most of them, so that rows that are written in bursts have the distance of these.
+    # Most distances are at most this. The median of rows that are written in bursts would be too small.
     usual = float(np.quantile(np.diff(there), USUAL, method="lower")) if len(there) > 1 else 0.0
     _check_unit(there, due, usual)
     after = np.searchsorted(there, due)

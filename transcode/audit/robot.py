@@ -142,7 +142,7 @@ def _read_rows(
     """Note the rows of an episode, and yield what is wrong with them."""
     number, times = episode.number, table["timestamp"].to_numpy()
     off = times - np.arange(len(times)) / found.rate
-    is_moved = times[0] > TOLERANCE_SECONDS and np.ptp(off) <= TOLERANCE_SECONDS  # which is said once
+    is_moved = times[0] > TOLERANCE_SECONDS and np.ptp(off) <= TOLERANCE_SECONDS  # a finding of its own reports this
     rows.times[number] = times - times[0] if is_moved else times
     rows.motion[number] = motion_of_rows(table)
     faults = list(_faults_of_rows(found, episode, table))

@@ -166,7 +166,7 @@ def _compared(
     for name in names:
         own = declared.get(name)
         if name not in measured:
-            continue  # which is said of its column
+            continue  # a finding about the column reports this
         if not isinstance(own, Mapping):
             yield Finding(WARNING if part else ERROR, "statistics", path, part, None, f"has no statistics of {name}")
         elif (text := _difference(own, measured[name], _shape(found.features[name]))) is not None:
