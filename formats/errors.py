@@ -81,6 +81,7 @@ class VidprepError(Exception):
 
     stage = "run"
     exit_code = 2
+    _with_flags = ""
 
     def __init__(self, message: str, *, path: str | Path | None = None, stage: str | None = None) -> None:
         self.message = message
@@ -88,6 +89,17 @@ class VidprepError(Exception):
         if stage is not None:
             self.stage = stage
         super().__init__(message if self.path is None else f"{self.path}: {message}")
+
+    @property
+    def on_command_line(self) -> str:
+        """Return the message with flags instead of keywords, for users of the command line."""
+        return self._with_flags or str(self)
+
+    def use_keywords(self, translate: Callable[[str], str]) -> None:
+        """Replace flags in the message by keywords, for users of Python."""
+        self._with_flags = self.on_command_line
+        self.message = translate(self.message)
+        self.args = (self.message if self.path is None else f"{self.path}: {self.message}",)
 
     def renamed(self, before: str, now: str) -> VidprepError:
         """Return the error with the names under which the user knows the files."""
@@ -126,7 +138,6 @@ class SettingsError(VidprepError, ValueError):
 
     @property
     def on_command_line(self) -> str:
-        """Return the message with flags instead of keywords, for users of the command line."""
         text = _filled(self.template, self.options, _as_flag)
         return text if self.path is None else f"{self.path}: {text}"
 

@@ -204,7 +204,7 @@ class ManifestRow:
     source_is_interlaced: bool | None = column("bool", "whether frames had to be deinterlaced")
     mastering_display: str | None = column("string", "HDR metadata as used: x265's notation; MaxCLL,MaxFALL in cd/m²")
     content_light: str | None = column("string", "HDR metadata as used: x265's notation; MaxCLL,MaxFALL in cd/m²")
-    settings_digest: str | None = column("string", "16 hexadecimal digits that change with any setting that decides the bytes")
+    settings_digest: str | None = column("string", "16 hexadecimal digits that change with any setting that the output depends on")
     engine: str | None = column("string", "`av` or `ffmpeg`")
     encoder: str | None = column("string", "such as `libx264`, and the versions of the libraries")
     encoder_version: str | None = column("string", "such as `libx264`, and the versions of the libraries")

@@ -43,7 +43,13 @@ from .rgb16 import deep_resized as deep_resized, deep_rgb as deep_rgb
 from .seek import SeekPoint as SeekPoint, jump_to as jump_to, seek_to as seek_to, survey_of as survey_of
 from .series import decode_picture as decode_picture, join_pictures as join_pictures, pages_left_out as pages_left_out
 from .sound import Sound as Sound
-from .source import READ_OPTIONS as READ_OPTIONS, Source as Source, file_url as file_url, open_video as open_video
+from .source import (
+    RAW_STREAMS as RAW_STREAMS,
+    READ_OPTIONS as READ_OPTIONS,
+    Source as Source,
+    file_url as file_url,
+    open_video as open_video,
+)
 from .timestamps import (
     PacketsAhead as PacketsAhead,
     StampCounts as StampCounts,

@@ -499,6 +499,10 @@ class Source:
         return self._watch.contradictions(read_to_end=read_to_end)
 
     @property
+    def has_sound(self) -> bool:
+        return bool(self._container.streams.audio)
+
+    @property
     def missing_frames(self) -> str | None:
         """Packets that are missing although no frame behind is known to be wrong; None if none are. Valid when reading stopped."""
         return self._watch.missing_frames

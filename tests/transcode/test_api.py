@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import pickle
 import pydoc
 import re
 import signal
@@ -151,6 +152,31 @@ def test_errors_name_the_keyword_in_python_and_the_flag_on_the_command_line(clip
     with pytest.raises(SettingsError, match="settings was given, and so were gop, which"):
         vidprep.transcode.transcode(clips, tmp_path / "a", settings=settings, gop=5)
     assert not (tmp_path / "a").exists()
+
+
+def test_errors_of_a_run_name_keywords_in_python(clips: Path, tmp_path: Path) -> None:
+    """They named flags, and asked for --overwrite."""
+    made, empty = tmp_path / "made", tmp_path / "empty"
+    vidprep.transcode.transcode(clips, made)
+    empty.mkdir()
+    (empty / "x.txt").touch()
+    told = {
+        r"made with different settings: crf=20 -> 25\. Take another folder, or overwrite=True with all sources$": (
+            lambda: vidprep.transcode.transcode(clips, made, crf=25)
+        ),
+        r"no video left: include and exclude, globs such": lambda: vidprep.transcode.transcode(
+            clips, made, include="x"
+        ),
+        r"labels takes columns of a table": lambda: vidprep.transcode.transcode(clips, made, labels="a"),
+        r"is a destination of vidprep.* is this destination, and source the other": (
+            lambda: vidprep.transcode.transcode(made, tmp_path / "b")
+        ),
+    }
+    for text, call in told.items():
+        with pytest.raises(vidprep.formats.VidprepError, match=text) as caught:
+            call()
+        assert "--" not in str(caught.value) and "--" not in caught.value.message
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 def test_a_misspelt_keyword_is_refused_with_the_one_that_was_meant(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING
 from difflib import get_close_matches
 from pathlib import Path
@@ -62,10 +62,13 @@ def _how(each: Declared) -> dict[str, Any]:
         how["type"] = LocalPath(str, file_okay=option.path != "folder")
     elif not option.parse and kinds & {int, float}:
         how["type"] = Number(float if float in kinds else int)
+    is_list = any(get_origin(kind) in (tuple, Sequence, Mapping) for kind in kinds)
+    how["multiple"] = option.repeated or is_list
     default = option.written or each.default
-    if option.parse and isinstance(default, tuple):
-        default = ",".join(map(str, default))
-    how["multiple"] = option.repeated or (not option.parse and get_origin(each.hint) in (tuple, Sequence))
+    if is_list and option.parse and not option.repeated:  # a list in one text; several add up
+        how["callback"] = lambda _context, _flag, texts: ",".join(texts)
+        default = (",".join(map(str, default)),) if isinstance(default, tuple) and default else default
+        default = (default,) if isinstance(default, str) else default
     if default is not MISSING and default not in (None, (), ""):
         how |= {"default": default, "show_default": True}
     return how | {"required": default is MISSING}
@@ -128,7 +131,7 @@ INTERRUPTED = 130
 
 def _print_error(error: Exception) -> None:
     """Print an error with control characters escaped."""
-    text = error.on_command_line if isinstance(error, SettingsError) else str(error)
+    text = error.on_command_line if isinstance(error, VidprepError) else str(error)
     click.echo("vidprep: " + "\n".join(map(printable, text.split("\n"))), err=True)
 
 

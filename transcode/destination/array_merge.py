@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vidprep.formats.errors import DestinationError, StoreError
+from vidprep.formats.errors import DestinationError, SettingsError, StoreError
 from vidprep.formats.manifest import manifest_paths, manifest_rows, read_rows, read_table, rows_of, with_columns
 from vidprep.formats.storage import parse_json, read_regular, refuse_links, whole_between
 from vidprep.transcode.destination.array_plan import ArrayPlan, read_array_plan, read_end
@@ -32,7 +32,7 @@ from vidprep.transcode.destination.destination import (
 from vidprep.transcode.destination.opening import open_destination, open_finished
 from vidprep.transcode.destination.partition import MAX_PARTITIONS, Partition, partitions_in as partitions_in
 from vidprep.transcode.destination.run_file import read_run
-from vidprep.transcode.settings import VideoOutput
+from vidprep.transcode.settings import RunSettings, VideoOutput
 from vidprep.transcode.sources import STATE_DIR
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
     state_dir = root / STATE_DIR
     parts = partitions_in(root, state_dir) if parts is None else parts
     plan, before = _plan_of(state_dir), _merged(state_dir / MERGED_NAME)
-    digest = plan.settings_digest if plan else _digest_of_run(state_dir)
+    digests = _digests(plan.settings, plan.settings_digest) if plan else _digests_of_run(state_dir)
     missing = {
-        id_: f"made with different settings than this destination (their digest is {found}, not {digest})"
-        for id_, found in (_of_other_settings(root, digest) if digest is not None else ())
+        id_: f"made with different settings than this destination (their digest is {found}, not {digests[0]})"
+        for id_, found in (_of_other_settings(root, digests) if digests else ())
     }
     rows = {row.id: row for row in read_rows(root, _UnitRow)} if plan or before.missing else {}
     is_newer = plan is not None and plan.digest != before.plan_digest  # made from the sources of that time
@@ -164,14 +164,15 @@ def _merged(path: Path) -> MergedParts:
         raise DestinationError(why, path=path) from error
 
 
-def _of_other_settings(root: Path, digest: str) -> Iterator[tuple[str, str | None]]:
+def _of_other_settings(root: Path, digests: Collection[str]) -> Iterator[tuple[str, str | None]]:
     """Yield units with other settings, and the digest of these settings."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     if (table := read_table(root, list(_UnitSettings._fields))) is not None:
         table = with_columns(table, _UnitSettings._fields)
-        is_other = pc.not_equal(pc.fill_null(table["settings_digest"], ""), digest)
-        yield from rows_of(table.filter(is_other), _UnitSettings)
+        is_known = pc.is_in(pc.fill_null(table["settings_digest"], ""), pa.array(digests, pa.string()))
+        yield from rows_of(table.filter(pc.invert(is_known)), _UnitSettings)
 
 
 class _UnitRow(NamedTuple):
@@ -200,12 +201,21 @@ class _UnitSettings(NamedTuple):
     settings_digest: str | None
 
 
-def _digest_of_run(state_dir: Path) -> str | None:
+def _digests_of_run(state_dir: Path) -> tuple[str, ...]:
     try:
-        digest = read_run(state_dir).get("digest")
+        run = read_run(state_dir)
     except (OSError, ValueError):
-        return None
-    return digest if isinstance(digest, str) else None
+        return ()
+    digest = run.get("digest")
+    return _digests(run["settings"], digest) if isinstance(digest, str) else ()
+
+
+def _digests(settings: dict[str, Any], digest: str) -> tuple[str, ...]:
+    """Return the digests of videos that were made with these settings, theirs first."""
+    try:
+        return digest, *RunSettings.from_dict(settings).digests
+    except SettingsError:
+        return (digest,)
 
 
 @dataclass(frozen=True, slots=True)

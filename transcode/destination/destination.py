@@ -346,9 +346,13 @@ class Destination:
                 return
             shown = f"{self.shown}/{STATE_DIR}/run.json"
             raise DestinationError(f"cannot be read ({error}); --overwrite starts over", path=shown) from error
-        difference = [] if overwrite else differences(before, settings)
-        # Without a single good output, other settings are allowed.
-        if difference and (is_other_store(before, settings) or any(row.ok for row in self.known_units().values())):
+        if overwrite or not differences(before, settings):
+            return
+        # Allowed are other settings on which no finished output depends.
+        made = {row.settings_digest for row in self.known_units().values() if row.ok}
+        if not is_other_store(before, settings) and made <= settings.digests.keys():
+            return
+        if difference := differences(before, settings, made):
             raise DestinationError(
                 "was made with different settings: "
                 + "; ".join(difference)

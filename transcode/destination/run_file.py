@@ -6,18 +6,27 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vidprep.formats.errors import DiskFullError, StoreError, VidprepError
+from vidprep.formats.errors import DiskFullError, SettingsError, StoreError, VidprepError
 from vidprep.formats.manifest import REMOVED, Journal, ManifestRow, is_text, read_rows
 from vidprep.formats.model import Cut, SourceState
 from vidprep.formats.option import options_of
 from vidprep.formats.storage import Storage, is_disk_full, read_json
 from vidprep.formats.video import EncoderOptions
-from vidprep.transcode.settings import FrameOutput, QualityGate, Retime, RunSettings, Scale, Target, VideoOutput
+from vidprep.transcode.settings import (
+    FrameOutput,
+    QualityGate,
+    Retime,
+    RunSettings,
+    Sampling,
+    Scale,
+    Target,
+    VideoOutput,
+)
 from vidprep.transcode.sources import STATE_DIR
 
 LEAST_BYTES = 1 << 16
@@ -134,43 +143,74 @@ def value_found_for(target: Target, state_dir: Path) -> int | None:
     return int(before.output.quality_value) if before.target == target else None
 
 
-def differences(before: dict[str, Any], settings: RunSettings) -> list[str]:
-    """Return a line for each difference between stored settings and these."""
+def differences(before: dict[str, Any], settings: RunSettings, made: Iterable[str | None] = ()) -> list[str]:
+    """Return a line for each difference between stored settings and these.
+
+    Args:
+        before: The stored settings.
+        settings: These settings.
+        made: Settings digests of finished outputs. Differences on which none of them depends are left out, if others remain.
+    """
     now = json.loads(json.dumps(settings.as_dict()))
     before = {"cut_origin": "picture", "time_rule": 1} | before  # the rules of version 0.1
     if is_other_store(before, settings):
         return [f"{_store_of(before)} -> {_store_of(now)}"]
-    flags = {each.name: each.flag for kind in SETTINGS for each in options_of(kind)}
-    flags["time_rule"] = "the rule by which seconds become frames (CHANGELOG, 0.2.0)"
-    flags["clock_rule"] = (
-        "--fps took the frame on screen (rule 1) and now takes the nearest one (2; CHANGELOG, 0.2.0): rule"
-    )
+    if unused := _unused_by_all(before, made):
+        used = differences(before | {name: now.get(name) for name in unused}, settings)
+        return used or differences(before, settings)
     if before.get("frame_rate") and now["frame_rate"]:
         before.setdefault("clock_rule", 1)
     else:  # another rate, whatever the rule
         before["clock_rule"] = now.get("clock_rule")
-    found = list(_difference(before, now, flags))
+    found = list(_difference(before, now))
     if before.get("target") or now.get("target"):  # which chose the CRF or quality
         found = [line for line in found if not line.startswith(("--crf ", "--quality "))] or found
     return found
 
 
-def _difference(before: Any, now: Any, flags: Mapping[str, str], name: str = "") -> Iterator[str]:
+def _unused_by_all(before: dict[str, Any], made: Iterable[str | None]) -> frozenset[str]:
+    """Return the settings on which no finished output depends."""
+    try:
+        known = RunSettings.from_dict(before).digests
+    except SettingsError:
+        return frozenset()
+    unused = [known.get(digest or "", frozenset()) for digest in made]
+    return frozenset.intersection(*unused) if unused else frozenset()
+
+
+# Groups of settings in run.json that have a class of their own, and names there that are no field of any.
+_GROUPS = {"sampling": Sampling, "gate": QualityGate, "target": Target, "scale": Scale}
+_RULES = {
+    "time_rule": "the rule by which seconds become frames (CHANGELOG, 0.2.0)",
+    "clock_rule": "--fps took the frame on screen (rule 1) and now takes the nearest one (2; CHANGELOG, 0.2.0): rule",
+}
+
+
+def _difference(before: Any, now: Any, name: str = "", group: str = "") -> Iterator[str]:
     """Yield differences. Unset fields of a group that the other settings lack entirely are ignored."""
     if isinstance(before, dict | None) and isinstance(now, dict | None):
         before, now = before or {}, now or {}
         for key in sorted(before.keys() | now.keys()):
             if key != "library_options":
-                yield from _difference(before.get(key), now.get(key), flags, key)
+                yield from _difference(before.get(key), now.get(key), key, name)
         if before.get("library_options") != now.get("library_options") and before.get("encoder") == now.get("encoder"):
             yield f"library_options {before.get('library_options')} -> {now.get('library_options')}"
-    elif before != now and (before, now) not in ((None, False), (False, None)):
-        yield f"{flags.get(name, name)} {_brief(before)} -> {_brief(now)}"
+    elif before != now and not all(value is None or value is False for value in (before, now)):
+        yield f"{_flag_of(name, group)} {_brief(before)} -> {_brief(now)}"
+
+
+def _flag_of(name: str, group: str) -> str:
+    """Return the flag of a value in run.json, as it is typed."""
+    kinds = [_GROUPS[group]] if group in _GROUPS else SETTINGS
+    declared = [each for kind in kinds for each in options_of(kind)]
+    return next((each.flag for each in declared if name in (each.name, each.keyword)), _RULES.get(name, name))
 
 
 def _brief(value: Any) -> str:
     if value is None:
         return "not given"
+    if isinstance(value, float):
+        return f"{value:g}"
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= SHOWN_LETTERS else f"{text[:SHOWN_LETTERS]}…"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -67,10 +67,11 @@ class Plan:
         bytes_before: Size of the sources of done videos
         bytes_after: Size of their outputs
         ignored: Number of files that are not sources, by reason
-        gone: Ids of rows whose source is not listed although all sources are
+        gone: Ids of rows whose source is not listed although all sources are, or no longer exists
         removed: Ids of rows to remove
         elsewhere: Ids of rows whose source exists outside the given folder
         moved: Done videos whose source had another path, by their previous id
+        renamed: Previous id of each video whose source had another path, done or not
     """
 
     jobs: tuple[WholeJob, ...]
@@ -86,6 +87,7 @@ class Plan:
     removed: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
     moved: dict[str, Unit] = field(default_factory=dict)
+    renamed: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def shares(self) -> dict[str, int]:
@@ -112,9 +114,9 @@ def plan(
 ) -> Plan:
     """Plan the jobs for units that are not done.
 
-    A unit is done if its id, cut, source size and time, and settings digest equal those of its row, and its output
-    exists with the recorded size; or if that holds for a row whose source no longer exists, and the content of both
-    sources is the same.
+    A unit is done if its id, cut, source size and time, and settings equal those of its row, and its output exists with
+    the recorded size; or if that holds for a row whose source no longer exists, and the content of both sources is the
+    same. A task of an array renames nothing: it makes such a unit again.
 
     Args:
         sources: The sources.
@@ -129,7 +131,7 @@ def plan(
         folder: The folder that was searched. Sources elsewhere are not considered gone.
     """
     extension = settings.output.extension
-    digest = settings.digest
+    digests = settings.digests
     known = destination.known_units()
     packed = next((row for row in known.values() if row.ok and row.source_state is None), None)
     if packed is not None and not (overwrite and takes_all):
@@ -143,12 +145,15 @@ def plan(
         for problem, unit in zip(sources.problems, asked[: len(sources.problems)], strict=True)
     )
     listed = {unit.id for unit in sources.units} | {row.id for row in rejected}
-    gone = {id_: known[id_] for id_ in sorted(known.keys() - listed)} if takes_all else {}
-    elsewhere = [] if folder is None or overwrite else [id_ for id_, row in gone.items() if _is_elsewhere(row, folder)]
+    is_part = destination.part is not None
+    unlisted = {id_: known[id_] for id_ in sorted(known.keys() - listed)}
+    compares = takes_all and not overwrite
+    elsewhere = [id_ for id_, row in unlisted.items() if compares and _is_elsewhere(row, folder)]
     for id_ in elsewhere:
-        del gone[id_]
-    lost = _LostRows(gone)
-    found_again: set[str] = set()
+        del unlisted[id_]
+    gone = unlisted if takes_all else {id_: row for id_, row in unlisted.items() if not is_part and _is_missing(row)}
+    lost = _LostRows(unlisted if is_part else gone, takes_all=takes_all)
+    renamed: dict[str, str] = {}
     moved: dict[str, Unit] = {}
     jobs: list[WholeJob] = []
     others: list[tuple[Unit, str | None]] = []
@@ -157,13 +162,15 @@ def plan(
     for unit in sources.units:
         row = known.get(unit.id)
         file_name = f"{unit.id}.{extension}"
+        before = None
+        if not (overwrite and takes_all) and (row is None or not _is_done(row, unit, digests, file_name, destination)):
+            before = lost.found_as(unit)
+            if before is not None:
+                renamed[unit.id] = before
+            before = None if is_part else before
+            row = known[before] if before else row
         if not overwrite:
-            before = None
-            if row is None or not _is_done(row, unit, digest, file_name, destination):
-                before = lost.found_as(unit)
-                found_again |= {before} if before else set()
-                row = known[before] if before else row
-            if row is not None and _is_done(row, unit, digest, row.file_name if before else file_name, destination):
+            if row is not None and _is_done(row, unit, digests, row.file_name if before else file_name, destination):
                 if before or row.source != unit.path:
                     moved[before or unit.id] = unit
                 done += 1
@@ -171,21 +178,15 @@ def plan(
                 bytes_before += unit.share_bytes
                 bytes_after += row.size_bytes or 0
                 continue
-            if skip_failed and row is not None and not row.ok and not before and _same_source(row, unit, digest):
+            if skip_failed and row is not None and not row.ok and not before and _same_source(row, unit, digests):
                 skipped += 1
                 continue
-            if (
-                row is not None
-                and row.ok
-                and folder is not None
-                and row.source != unit.path
-                and _is_elsewhere(row, folder)
-            ):
+            if row is not None and row.ok and row.source != unit.path and _is_elsewhere(row, folder):
                 others.append((unit, row.source))
             elif row is None and destination.outputs.has_foreign(file_name):
                 foreign.append(file_name)
         partial = str(destination.partial(unit.id, extension))
-        attempt = 1 + (row.attempts if row is not None and not row.ok and _same_source(row, unit, digest) else 0)
+        attempt = 1 + (row.attempts if row is not None and not row.ok and _same_source(row, unit, digests) else 0)
         upload = destination.upload(file_name)
         jobs.append(WholeJob(unit, settings, file_name, partial, attempt, ffmpeg, upload))
     if foreign:
@@ -204,12 +205,13 @@ def plan(
         )
     to_settle = (*(job.unit.id for job in jobs), *(row.id for row in rejected))
     file_names = {id_: known[id_].file_name for id_ in to_settle if id_ in known and known[id_].file_name}
+    found_again = set() if is_part else {*renamed.values()}
     left = [id_ for id_ in gone if id_ not in found_again]
     listed_paths = {unit.path for unit in sources.units}
     other_ids = {
         id_ for id_ in left if not gone[id_].ok and gone[id_].source in listed_paths
     }  # failed, and now named otherwise
-    removed = [*(found_again - moved.keys()), *(left if prune or overwrite else other_ids)]
+    removed = [*(found_again - moved.keys()), *(left if takes_all and (prune or overwrite) else other_ids)]
     return Plan(
         tuple(jobs),
         done,
@@ -224,43 +226,61 @@ def plan(
         tuple(sorted(removed)),
         tuple(elsewhere),
         moved,
+        renamed,
     )
 
 
-def _is_elsewhere(row: KnownUnit, folder: str) -> bool:
+def _is_missing(row: KnownUnit) -> bool:
+    """Return whether the source of a row was a local file that no longer exists."""
+    path = str(row.source or "")
+    return bool(path) and not is_url(path) and not os.path.exists(path)  # noqa: PTH110 (of any length)
+
+
+def _is_elsewhere(row: KnownUnit, folder: str | None) -> bool:
     """Return whether the source of a row exists outside a folder, also if either is reached through a link."""
     path = str(row.source or "")
-    if not path or is_url(path) or Path(path).is_relative_to(folder) or not os.path.exists(path):  # noqa: PTH110 (of any length)
+    if folder is None or not path or is_url(path) or Path(path).is_relative_to(folder) or not os.path.exists(path):  # noqa: PTH110 (of any length)
         return False
     return not Path(path).parent.resolve().is_relative_to(Path(folder).resolve())
 
 
 class _LostRows:
-    """Rows whose source no longer exists, by properties that renaming does not change: size and time, cut, and content."""
+    """Rows whose source no longer exists, by properties that renaming does not change: size and time, cut, and content.
 
-    def __init__(self, gone: Mapping[str, KnownUnit]) -> None:
-        self._ids: dict[tuple[object, ...], dict[str | None, deque[str]]] = defaultdict(lambda: defaultdict(deque))
-        for id_, row in gone.items():
-            self._ids[row.source_state, row.cut][row.source_digest].append(id_)
+    Args:
+        gone: Rows whose source is not listed.
+        takes_all: Whether these are all sources. Otherwise a row is lost if its source is missing on disk.
+    """
+
+    def __init__(self, gone: Mapping[str, KnownUnit], *, takes_all: bool) -> None:
+        self._takes_all = takes_all
+        self._rows: dict[tuple[object, ...], list[KnownUnit]] = defaultdict(list)
+        for row in gone.values():
+            self._rows[row.source_state, row.cut].append(row)
 
     def found_as(self, unit: Unit) -> str | None:
         """Return the id of the row whose source became that of this unit. Each row is found once."""
-        alike = self._ids.get((unit.state, unit.cut))
-        if not alike or unit.is_copied:
+        alike = self._rows.get((unit.state, unit.cut), [])
+        there = [row for row in alike if self._takes_all or _is_missing(row)]
+        if not there or unit.is_copied:
             return None
         try:
-            ids = alike.get(sampled_digest(Path(unit.path)))
+            digest = sampled_digest(Path(unit.path))
         except OSError:
             return None
-        return ids.popleft() if ids else None
+        found = next((row for row in there if row.source_digest == digest), None)
+        if found is None:
+            return None
+        alike.remove(found)
+        return found.id
 
 
-def _same_source(row: KnownUnit, unit: Unit, digest: str) -> bool:
-    return row.settings_digest == digest and (row.source_state, row.cut) == (unit.state, unit.cut)
+def _same_source(row: KnownUnit, unit: Unit, digests: Collection[str]) -> bool:
+    return row.settings_digest in digests and (row.source_state, row.cut) == (unit.state, unit.cut)
 
 
-def _is_done(row: KnownUnit, unit: Unit, digest: str, file_name: str, destination: Destination) -> bool:
-    return row.ok and _same_source(row, unit, digest) and destination.outputs.holds(row, file_name)
+def _is_done(row: KnownUnit, unit: Unit, digests: Collection[str], file_name: str, destination: Destination) -> bool:
+    return row.ok and _same_source(row, unit, digests) and destination.outputs.holds(row, file_name)
 
 
 def unit_of_problem(problem: tuple[str, str], asked: Unit | None) -> Unit:

@@ -387,12 +387,11 @@ def _planned_labels(request: RunRequest, sources: SourceList, todo: Plan) -> Pla
     from vidprep.formats.manifest import Labels
 
     are_all = sources.why_partial is None
-    before = {unit.id: id_ for id_, unit in todo.moved.items() if unit.id != id_}
     labels = sources.labels or Labels([unit.id for unit in sources.units])
     return plan_labels(
         request.place.root,
         labels,
-        before,
+        todo.renamed,
         todo.removed,
         sources.drawing,
         are_all=are_all,
@@ -458,7 +457,7 @@ def _refuse_mixture(request: RunRequest, sources: SourceList, settings: RunSetti
     others = [
         id_
         for id_, row in place.known_units().items()
-        if row.ok and id_ not in listed and row.settings_digest != settings.digest
+        if row.ok and id_ not in listed and row.settings_digest not in settings.digests
     ]
     if others:
         raise DestinationError(
@@ -487,8 +486,11 @@ def _say_what_was_found(session: Session, recovered: int, todo: Plan) -> None:
         )
     if left := sorted(set(todo.gone) - set(todo.removed)):
         them = "them" if len(left) > 1 else "it"
+        pruning = (
+            "--prune removes" if request.why_partial(sources) is None else "--prune, in a run of all sources, removes"
+        )
         message(
-            f"{count_of(len(left), 'video')} whose source or cut is gone, such as {one_line(left[0])} (--prune removes {them})"
+            f"{count_of(len(left), 'video')} whose source or cut is gone, such as {one_line(left[0])} ({pruning} {them})"
         )
     if todo.elsewhere:
         message(

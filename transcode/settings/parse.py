@@ -14,9 +14,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from vidprep.formats.errors import SettingsError
+from vidprep.formats.errors import SettingsError, VidprepError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.option import (
+    ARGUMENTS,
     TAKEN,
     CodeText,
     Declared,
@@ -93,7 +94,11 @@ def typed(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
                         if keyword in known:
                             raise known[keyword].wrong_type(given)
                         raise SettingsError(f"<{keyword}>: give {words_for(hint)}", **{keyword: CodeText(repr(given))})
-            return function(*bound.args, **bound.kwargs)
+            try:
+                return function(*bound.args, **bound.kwargs)
+            except VidprepError as error:
+                error.use_keywords(lambda text: with_keywords(text, (*keywords, *declared.values())))
+                raise
 
         checked.__signature__ = shown  # type: ignore[attr-defined]
         checked.__options__ = (*keywords, *declared.values())  # type: ignore[attr-defined]  # of which a command has flags
@@ -101,6 +106,28 @@ def typed(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return checked
 
     return decorate
+
+
+def with_keywords(text: str, options: Iterable[Declared]) -> str:
+    """Return a message with keywords instead of flags: `fps=15` for `--fps 15`. Commands between backticks stay as they are."""
+    known = {each.flag: each for each in options}
+
+    def keyword_of(found: re.Match[str]) -> str:
+        flag, value = found[1], found[2] or ""
+        if flag not in known:
+            return found[0]
+        name, option = known[flag].keyword, known[flag].option
+        if known[flag].hint is bool:
+            return f"{name}=True{f' {value}' if value else ''}"
+        if value in option.choices:
+            return f"{name}={value!r}"
+        return f"{name}={value}" if re.fullmatch(r"\d[\d./]*|[A-Z]", value) else f"{name} {value}".rstrip()
+
+    parts = text.split("`")
+    for place in range(0, len(parts), 2):
+        part = re.sub(r"(?<![\w-])(--[a-z][a-z-]*[a-z])(?: ([\w/]+(?:\.\d+)?))?", keyword_of, parts[place])
+        parts[place] = re.sub(r"(?<![\w/.-])(SRC|DST)(?![\w/-])", lambda name: ARGUMENTS[name[1]], part)
+    return "`".join(parts)
 
 
 def _shown_signature(

@@ -7,9 +7,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
@@ -215,6 +216,8 @@ class RunOptions:
 
 
 HDR = ("sdr", "keep")
+# Settings that some videos do not depend on; see RunSettings.digest_of.
+CONDITIONAL = ("source_fps", "video_stream", "cut_origin", "hdr", "audio", "on_damage")
 TIME_RULE = 2  # how seconds become frames: 1 until 0.1, by exact comparison and nearest output frame
 CLOCK_RULE = 2  # which source frame --fps shows: the nearest one. 1 was the one on screen
 
@@ -397,8 +400,31 @@ class RunSettings:
         """Sixteen hexadecimal digits that change with any value of `as_dict` but `store`: a video in a shard has the same
         bytes as one in a file.
         """
-        text = json.dumps({name: value for name, value in self.as_dict().items() if name != "store"}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return self.digest_of(())
+
+    def digest_of(self, unused: Collection[str]) -> str:
+        """Return the digest of a video that does not depend on some settings of CONDITIONAL, whatever their values.
+
+        A video stream above 0 always counts: a file with one stream has none of that number.
+        """
+        values = {name: value for name, value in self.as_dict().items() if name != "store"}
+        for name in unused:
+            if name != "video_stream" or not self.retime.video_stream:
+                values[name] = "any"
+        if "source_fps" in unused:
+            values.pop("keeps_jpegs", None)
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def digests(self) -> dict[str, frozenset[str]]:
+        """The digests of all videos whose output would be the same with these settings, and which settings of CONDITIONAL
+        each does not depend on.
+        """
+        subsets = chain.from_iterable(combinations(CONDITIONAL, count) for count in range(len(CONDITIONAL) + 1))
+        found: dict[str, frozenset[str]] = {}
+        for subset in subsets:
+            found.setdefault(self.digest_of(subset), frozenset(subset))
+        return found
 
 
 def _text(value: object) -> str:

@@ -18,7 +18,7 @@ from vidprep.formats.manifest import ManifestRow, Remark, checked
 from vidprep.formats.model import OutputFormat, SourceState, VideoInfo
 from vidprep.formats.moments import MILLISECOND
 from vidprep.formats.storage import cpu_seconds, sampled_digest
-from vidprep.formats.video import Source
+from vidprep.formats.video import RAW_STREAMS, Source
 from vidprep.transcode.media import (
     AudioTrack,
     FrameStream,
@@ -113,6 +113,7 @@ def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
         damage = source.damage(read_to_end=to_end) if is_read else []
         contradictions = source.contradictions(read_to_end=to_end) if is_read else []
         missing = source.missing_frames if is_read else None
+        has_sound = source.has_sound
     describe_frames(row, made, stream)
     row.warn(
         *made.warnings,
@@ -137,11 +138,29 @@ def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
     if not begun == before == _state_of(unit.path):
         raise ReadError("changed while it was being read; run again when it is complete", path=unit.path)
     describe_output(row, made, stream.output, Path(job.partial))
+    row.settings_digest = settings.digest_of({*_unused(job, row, stream, has_sound=has_sound)})
     if settings.output.replaces_source and not unit.cut and (row.size_bytes or 0) > row.source_size_bytes:
         row.warn(
             Remark("larger_than_source", f"larger than its source: {row.size_bytes} bytes from {row.source_size_bytes}")
         )
     return None
+
+
+def _unused(job: Job, row: ManifestRow, stream: FrameStream, *, has_sound: bool) -> Iterator[str]:
+    """Yield the settings that this output does not depend on; see RunSettings.digest_of."""
+    cut, info = job.unit.cut, stream.info
+    if info.format_name not in RAW_STREAMS and not job.unit.is_series:
+        yield "source_fps"
+    if cut.video_stream is not None or info.num_video_streams == 1:
+        yield "video_stream"
+    if (cut.start_seconds, cut.end_seconds) == (None, None):
+        yield "cut_origin"
+    if not {"tone_mapped", "hdr_kept", "picture_changed"} & {*row.warning_codes}:
+        yield "hdr"
+    if not has_sound:
+        yield "audio"
+    if "damaged" not in row.warning_codes:
+        yield "on_damage"
 
 
 def _segment_seconds(job: Job, info: VideoInfo) -> float | None:
@@ -275,8 +294,8 @@ def _until_target(job: Job, row: ManifestRow, target: Target, context: Context) 
         value = search.scale.values[step]
         again = replace(job, settings=job.settings.at(value))
         row = new_row(again)
-        row.settings_digest = job.settings.digest
         _make(again, row, context)
+        row.settings_digest = best_row.settings_digest
     if search.best is None:
         raise GateError(
             f"the 1st percentile of {'PSNR-Y' if target.vmaf is None else 'VMAF'} is {max(reached):.2f} at best, at "

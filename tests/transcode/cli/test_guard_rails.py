@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.helpers import make_clip, manifest, outputs, transcode
 from vidprep.formats.errors import SettingsError
 from vidprep.transcode import transcode as by_function
+from vidprep.transcode.cli.main import COMMANDS, main
 
 
 @pytest.mark.parametrize("verb", ["transcode", "burst"])
@@ -42,6 +44,20 @@ def test_a_run_without_success_does_not_fix_the_settings(verb: str, tmp_path: Pa
     assert transcode(source, tmp_path / "dst", option, 30, verb=verb).code == 0
     ran = transcode(source, tmp_path / "dst", option, 40, verb=verb)
     assert ran.code == 2 and "was made with different settings" in ran.err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_list_that_is_given_twice_adds_up(name: str) -> None:
+    """`sweep --codec h264 --codec av1` measured only the last."""
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    flags = [each for each in command.params if isinstance(each, click.Option) and "," in (each.metavar or "")]
+    flags += [each for each in command.params if isinstance(each, click.Option) and each.metavar in ("LIST", "GLOB")]
+    for each in flags:
+        both = [text for value in ("10", "20") for text in (each.opts[0], value)]
+        arguments = ["/a", "/b"][: sum(isinstance(other, click.Argument) for other in command.params)]
+        given = command.make_context(name, [*arguments, *both]).params[str(each.name)]
+        assert given == "10,20" or given == ("10", "20"), each.name
 
 
 def test_two_that_want_one_output_cost_two(tmp_path: Path) -> None:

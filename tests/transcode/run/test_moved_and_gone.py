@@ -206,7 +206,7 @@ def test_nothing_is_pruned_where_only_some_sources_are_listed(raw, dst, tmp_path
         tmp_path / "t.csv", [{"path": tmp_path / "away" / "bear.mp4", "start": ""}, {"path": "x", "start": "?"}]
     )
     assert "nothing is pruned: 1 row of the table" in transcode(listed, dst, "--prune", "--on-bad-row", "skip").err
-    assert {"nature/bear", "nature/fox", "people/ann"} <= set(manifest(dst))
+    assert {"nature/fox", "people/ann"} <= set(manifest(dst)), "bear moved to another folder"
 
 
 def test_nothing_is_pruned_where_a_folder_cannot_be_listed(raw, dst, deep):
@@ -278,3 +278,95 @@ def test_a_move_and_a_prune_that_are_killed_anywhere_end_as_one_that_is_not(kind
             assert leftovers(one) == []
             shutil.rmtree(one)
     assert killed >= 8
+
+
+SPLITS = ("--label-from-folder", "--split-by", "train=0.5,val=0.5")
+
+
+def _splits(dst: Path) -> dict[str, object]:
+    store = open_store(dst)
+    return {id_: store.labels(id_)["split"] for id_ in store.ids}
+
+
+@pytest.mark.parametrize("narrowed", [("--exclude", "*.txt"), ("--include", "people/*"), ("--limit", 3)])
+@pytest.mark.parametrize("kind", ["h264", "webdataset"])
+def test_a_moved_source_is_found_although_not_all_are_listed(kind, narrowed, raw, dst):
+    """It stood twice in the dataset, once in train and once in val."""
+    assert run(kind, raw, dst, *SPLITS).code == 0
+    before, splits = contents(dst), _splits(dst)
+    (raw / "nature" / "bear.mp4").rename(raw / "people" / "abear.mp4")
+    again = run(kind, raw, dst, *SPLITS, *narrowed)
+    assert (again.code, again.rows, again.summary["moved"], again.summary["gone"]) == (0, {}, 1, 0), again.err
+    assert set(manifest(dst)) == {"people/abear", "nature/fox", "people/ann"}
+    assert contents(dst)["people/abear"] == before["nature/bear"]
+    assert _splits(dst) == {name.replace("nature/bear", "people/abear"): split for name, split in splits.items()}
+    assert transcode(raw, dst, "--quiet", *SPLITS, verb="validate").code == 0
+
+
+def test_a_moved_source_of_a_table_is_found_although_not_all_are_listed(raw, tmp_path, dst):
+    def listed() -> Path:
+        return table(tmp_path / "t.csv", [{"path": path} for path in sorted(raw.rglob("*.mp4"))])
+
+    assert run("h264", listed(), dst, "--split-by", "train=0.5,val=0.5").code == 0
+    splits = _splits(dst)
+    (raw / "nature" / "bear.mp4").rename(raw / "nature" / "zebra.mp4")
+    again = run("h264", listed(), dst, "--split-by", "train=0.5,val=0.5", "--include", "*zebra*")
+    assert (again.code, again.rows, again.summary["moved"]) == (0, {}, 1), again.err
+    assert _splits(dst) == {name.replace("bear", "zebra"): split for name, split in splits.items()}
+
+
+def test_one_renamed_file_renames_its_output(raw, dst):
+    clip = raw / "nature" / "bear.mp4"
+    assert transcode(clip, dst, "--quiet").code == 0
+    clip.rename(raw / "nature" / "wolf.mp4")
+    again = transcode(raw / "nature" / "wolf.mp4", dst, "--json")
+    assert (again.code, again.rows, set(manifest(dst))) == (0, {}, {"wolf"})
+
+
+def test_a_source_that_was_copied_and_not_moved_stays(raw, dst):
+    assert run("h264", raw, dst).code == 0
+    shutil.copy2(raw / "nature" / "bear.mp4", raw / "people" / "bear.mp4")
+    again = run("h264", raw, dst, "--include", "people/*")
+    assert set(again.rows) == {"people/bear"} and "nature/bear" in manifest(dst)
+
+
+@pytest.mark.parametrize("narrowed", [("--include", "people/*"), ("--limit", 2)])
+def test_an_output_whose_source_is_gone_is_told_although_not_all_are_listed(narrowed, raw, dst):
+    assert run("h264", raw, dst).code == 0
+    (raw / "nature" / "bear.mp4").unlink()
+    again = run("h264", raw, dst, *narrowed)
+    assert again.code == 0 and again.summary["gone"] == 1 and "nature/bear" in manifest(dst)
+    assert (
+        "1 video whose source or cut is gone, such as nature/bear (--prune, in a run of all sources, removes it)"
+        in again.err
+    )
+
+
+def test_a_moved_source_that_is_made_again_replaces_its_output_and_keeps_its_split(raw, dst):
+    assert run("h264", raw, dst, *SPLITS).code == 0
+    splits = _splits(dst)
+    (raw / "nature" / "bear.mp4").rename(raw / "people" / "bear.mp4")
+    again = run("h264", raw, dst, *SPLITS, "--include", "people/*", "--overwrite")
+    assert again.code == 0 and set(again.rows) == {"people/bear", "people/ann"}, again.err
+    assert _splits(dst) == {name.replace("nature/bear", "people/bear"): split for name, split in splits.items()}
+
+
+def test_moved_sources_keep_their_splits_in_an_array(tmp_path, dst):
+    """A task of an array renames nothing: the videos stand twice until a run of all prunes them, each in one split."""
+    raw = tmp_path / "raw"
+    for number in range(8):
+        make_clip(raw / "a" / f"{number}.mp4", 4, seed=number)
+    assert run("h264", raw, dst, *SPLITS).code == 0
+    splits = _splits(dst)
+    for number in range(5):
+        (raw / "b").mkdir(exist_ok=True)
+        (raw / "a" / f"{number}.mp4").rename(raw / "b" / f"{number}.mp4")
+    for number in range(3):
+        assert run("h264", raw, dst, *SPLITS, "--partition", f"{number}/3").code == 0
+    assert transcode(dst, verb="merge").code == 0
+    assert {id_: split for id_, split in _splits(dst).items() if id_[0] == "b"} == {
+        f"b/{n}": splits[f"a/{n}"] for n in range(5)
+    }
+    again = run("h264", raw, dst, *SPLITS, "--prune")
+    assert again.code == 0 and again.rows == {} and len(manifest(dst)) == 8
+    assert _splits(dst) == {f"{'b' if n < 5 else 'a'}/{n}": splits[f"a/{n}"] for n in range(8)}
