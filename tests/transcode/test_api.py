@@ -23,7 +23,7 @@ import vidprep.transcode
 from tests.generated import every_command
 from tests.helpers import make_clips, manifest
 from vidprep.formats import open_store
-from vidprep.formats.errors import SettingsError
+from vidprep.formats.errors import SettingsError, VidprepError
 from vidprep.transcode.settings.keyword_types import BurstKeywords, TranscodeKeywords, TrialKeywords, ValidateKeywords
 
 # Flags about what a command prints, which a function does not do; and arguments.
@@ -173,7 +173,7 @@ def test_errors_of_a_run_name_keywords_in_python(clips: Path, tmp_path: Path) ->
         ),
     }
     for text, call in told.items():
-        with pytest.raises(vidprep.formats.VidprepError, match=text) as caught:
+        with pytest.raises(VidprepError, match=text) as caught:
             call()
         assert "--" not in str(caught.value) and "--" not in caught.value.message
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
@@ -283,7 +283,7 @@ def test_settings_are_checked_when_they_are_built_and_described_by_help(tmp_path
 def test_settings_serve_many_calls(clips: Path, tmp_path: Path) -> None:
     settings = vidprep.transcode.RunSettings()
     assert vidprep.transcode.transcode(clips, tmp_path / "a", settings=settings, limit=1, jobs=1).ok == 1
-    assert manifest(tmp_path / "a").popitem()[1]["settings_digest"] == settings.digest
+    assert manifest(tmp_path / "a").popitem()[1]["settings_digest"] in settings.digests
 
 
 @pytest.mark.long
