@@ -12,8 +12,10 @@ import fnmatch
 import os
 import re
 import stat
+from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -24,11 +26,12 @@ from typing import TYPE_CHECKING
 from vidprep.formats.errors import ReadError, SettingsError, SourceError, count_of
 from vidprep.formats.model import SourceState
 from vidprep.formats.pictures import PICTURE_EXTENSIONS, is_numbered_picture, series_of
+from vidprep.formats.storage import open_regular
 from vidprep.transcode.sources.outputs import STATE_DIR, check_outputs
 from vidprep.transcode.sources.robot import episode_table, is_robot_dataset
 from vidprep.transcode.sources.scratch import list_remote
 from vidprep.transcode.sources.search import Identity, MissingFile, SourceSearch, fault_of_file, identity_of, why_not
-from vidprep.transcode.sources.table_rows import IN_MEMORY, read_table
+from vidprep.transcode.sources.table_rows import IN_MEMORY, SKIPPED, read_table
 from vidprep.transcode.sources.tables import (
     READERS,
     STILL_OR_ANIMATED,
@@ -319,6 +322,10 @@ def find_sources(
         raise SourceError(f"is no video: {EXPORTED}", path=path)
     if not is_folder and (fault := fault_of_file(path, status)):
         raise SourceError(f"{fault}; give a folder, a video or a table", path=path)
+    if not is_folder and not is_table and (like := _table_like(path)) is not None:
+        raise SourceError(
+            f"is text, and neither a video nor a table ({', '.join(READERS)}); a .csv would begin: {like}", path=path
+        )
     if not is_table and identity_of(status) == there:
         raise SourceError("is the destination, too; give a destination outside of it", path=path)
     if not is_table and search.in_destination(path):
@@ -338,6 +345,22 @@ def find_sources(
         search.why_partial = "one file is not a full listing"
         search.add(search.id_of(os.path.basename(path)), path, SourceState.of(status))
     return finish(path, path if is_folder else os.path.dirname(path), is_table=is_table)
+
+
+def _table_like(path: str) -> str | None:
+    """Return the first lines of a table that would do in place of a text file; None if it may be a video."""
+    if os.path.splitext(path)[1][1:].lower() in VIDEO_EXTENSIONS:
+        return None
+    with open_regular(path) as file:
+        head = file.read(LIST_BYTES)
+    if not (b"\n" in head or head[:1] in (b"[", b"{")) or b"\0" in head:
+        return None
+    with suppress(UnicodeDecodeError):
+        text = getincrementaldecoder("utf-8-sig")().decode(head)
+        cells = re.split(r"[\s,;]+", text.strip().partition("\n")[0].strip())
+        is_list = len(cells) == 2 and "." in cells[0]
+        return f"`path,label` and {f'`{one_line(cells[0])},{one_line(cells[1])}`' if is_list else '`videos/a.mp4,jumping`'}"
+    return None
 
 
 def _refuse_labels(path: str, labels: Sequence[str] | None) -> None:
@@ -405,11 +428,14 @@ def _ids_of_their_own(search: SourceSearch) -> dict[int, Unit]:
     return found
 
 
+LIST_BYTES = 1 << 12
 RECORDINGS = {".hdf5", ".h5", ".mcap", ".bag", ".db3", ".tfrecord", ".zarr"}
 EXPORTED = "HDF5, MCAP, ROS bags, RLDS and Zarr hold recordings: export videos, rows and a table of episodes, as docs/robots.md shows"
 
 
 def _nothing_found(ignored: list[tuple[str, str]]) -> str:
+    if skipped := [reason.removeprefix(SKIPPED) for _, reason in ignored if reason.startswith(SKIPPED)]:
+        return f"no row left: {count_of(len(skipped), 'row')} skipped as --on-bad-row skip asks; {skipped[0]}"
     if left_out := [path for path, reason in ignored if reason in ("not included", "excluded")]:
         counts = Counter(os.path.splitext(path)[1].lower() or "none" for path in left_out)
         there = ", ".join(f"{one_line(suffix)} ({count})" for suffix, count in counts.most_common(10))

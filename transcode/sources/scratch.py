@@ -52,13 +52,13 @@ class RemoteFiles:
     """
 
     def __init__(self) -> None:
-        self._folders: dict[str, dict[str, SourceState] | StorageError] = {}
-        self.fault: StorageError | None = None
+        self._folders: dict[str, dict[str, SourceState] | VidprepError] = {}
+        self.fault: VidprepError | None = None
         self.answered = False
 
     def state(self, url: str) -> SourceState | None:
-        """Return size and modification time; None if the file does not exist. Raises StorageError, for a whole folder at
-        once.
+        """Return size and modification time; None if the file does not exist. Raises VidprepError, for a whole folder at
+        once: it does not answer, or nothing here knows its protocol.
         """
         folder, name = split_url(url)
         if not folder.partition("://")[2]:
@@ -67,11 +67,11 @@ class RemoteFiles:
             try:
                 self._folders[folder] = self._listed(folder)
                 self.answered = True
-            except StorageError as error:
+            except VidprepError as error:
                 self._folders[folder] = error
                 self.fault = self.fault or error
         files = self._folders[folder]
-        if isinstance(files, StorageError):
+        if isinstance(files, VidprepError):
             raise files
         if "/" in name:
             file = ObjectStorage(folder).file(name)

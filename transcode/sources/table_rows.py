@@ -10,13 +10,14 @@ import math
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from vidprep.formats.errors import ReadError, SourceError, StorageError, count_of
+from vidprep.formats.errors import ReadError, SourceError, VidprepError, count_of
 from vidprep.formats.model import Cut, SourceState
 from vidprep.formats.pictures import PictureSeries, list_pictures
 from vidprep.formats.storage import check_no_password, is_url
@@ -50,11 +51,13 @@ OTHER_UNITS = {
     "us": 10**6,
     "ns": 10**9,
 }
+MIDDLES = {"middle", "mid", "center", "centre"}
 FILLERS = {"clip", "video", "segment", "cut", "action", "event", "in", "at", "index", "idx"}
 PLACES = ("start", "end", "duration", "start_frame", "end_frame")
 STREAM = "video_stream"
 TIMECODE = re.compile(r"(?:(\d{1,9}):)?([0-5]?\d):([0-5]?\d(?:\.\d{1,30})?)")
 MOST_FRAMES = 2**31 - 1
+MAX_RATE = 1000.0
 
 
 def _place_of(name: str) -> str | None:
@@ -73,6 +76,12 @@ def _place_of(name: str) -> str | None:
     if lengths:
         return "duration"
     return ("start" if begins else "end") + ("_frame" if has_frames else "")
+
+
+def _is_middle(name: str) -> bool:
+    """Return whether a column may say where the middle of a cut is, such as AVA's `middle_frame_timestamp`."""
+    words = set(re.findall(r"[a-z]+", name.lower()))
+    return bool(words & MIDDLES and words & (OF_TIME | OF_FRAMES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +162,12 @@ def cut_columns(names: Iterable[str], path: str) -> CutColumns:
             found.setdefault(place, []).append(name)
     if not ("start" in found and "end" not in found):
         found.pop("duration", None)  # then it is a label: the cut has an end, or there is no cut
+    if not found.keys() & {"start", "start_frame"} and (middle := next(filter(_is_middle, names), None)):
+        raise SourceError(
+            f"has a column `{one_line(middle)}`: a cut has a start and an end; add the columns `start` and `end`, such as 1.5 s before and "
+            "after it; if it is a label, give it a more specific name",
+            path=path,
+        )
     begins = "start" in found or any(name.lower() in WEAK_BEGINNINGS for name in names)
     if begins and not found.keys() & {"end", "duration"}:
         has_onset = any("onset" in name.lower() for name in names)
@@ -256,9 +271,18 @@ def read_table(
     places = cut_columns(names, path)
     chosen = chosen_labels([name for name in names if name not in KEYS and name not in places.names], labels, path)
     _check_names(chosen, path, label_from_folder=label_from_folder)
+    cuts = list(places.cuts(found))
+    paths = found.values("path")
+    if equal := _with_equal_cuts(paths, cuts, places, path):
+        cuts = [
+            (*cells[:3], None, None, cells[5]) if source in equal else cells
+            for source, cells in zip(paths, cuts, strict=True)
+        ]
+        notes = {"": "cuts are given in seconds and in frames, which agree; those in seconds were taken", **found.notes}
+        found = replace(found, notes=notes)
     search.table = found.chosen(chosen)
     faults = faults_of_columns(search.table)
-    rows = zip(*(found.values(name) for name in KEYS), places.cuts(found), strict=True)
+    rows = zip(*(found.values(name) for name in KEYS), cuts, strict=True)
     remote = RemoteFiles()
     for number, (given_path, given_id, cells) in enumerate(rows):
         try:
@@ -274,6 +298,37 @@ def read_table(
         search.ignored += [(path, f"{SKIPPED}{why}") for why in skipped]
     if remote.fault is not None and not remote.answered and not search.units:
         raise remote.fault
+
+
+def _with_equal_cuts(paths: Sequence[Any], cuts: Sequence[Sequence[Any]], places: CutColumns, path: str) -> set[Any]:
+    """Return the sources whose rows give cuts both in seconds and in frames, which agree to within a frame at some frame rate.
+
+    Raises:
+        SourceError: Those of another source agree at none.
+    """
+    rates: dict[Any, tuple[float, float]] = {}
+    num_points: Counter[Any] = Counter()
+    apart: list[int] = []
+    for number, (source, (start, end, _, first, last, _)) in enumerate(zip(paths, cuts, strict=True)):
+        with suppress(ValueError):  # told row by row
+            given = [(seconds_of("start", start), _frame_of("", first)), (seconds_of("end", end), _frame_of("", last))]
+            points = [(seconds, frame) for seconds, frame in given if seconds is not None and frame is not None]
+            least, most = rates.get(source, (0.0, MAX_RATE))
+            least = max([least, *((frame - 1) / max(seconds, 1e-9) for seconds, frame in points)])
+            most = min([most, *((frame + 1) / max(seconds, 1e-9) for seconds, frame in points)])
+            num_points[source] += len(points)
+            if least <= most:
+                rates[source] = least, most
+            elif num_points[source] > 1:
+                apart.append(number)
+    if apart:
+        seconds, frames = _named(places.start, places.end), _named(places.start_frame, places.end_frame)
+        raise SourceError(
+            f"gives cuts by {seconds} and by {frames}, which differ by more than a frame, whatever the frame rate, in "
+            f"{count_of(len(apart), 'row')}, first in row {apart[0] + 1}; leave out one pair",
+            path=path,
+        )
+    return {source for source in rates if num_points[source] > 1}
 
 
 def fault_lines(faults: Mapping[int, str], path: str, *, skips_bad_rows: bool) -> list[str]:
@@ -351,7 +406,7 @@ def _add_row(
     if is_url(given_path):
         try:
             state, why = remote.state(path), "no such file"
-        except StorageError as error:
+        except VidprepError as error:
             state, why = None, str(error)
         if state is None:
             search.refuse(number + 1, Unit(unit_id, path, 0, 0, cut, row=number), where + why)

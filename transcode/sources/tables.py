@@ -80,7 +80,7 @@ class SourceTable:
     Attributes:
         columns: Values of each column by name: Python values, or Arrow's if the table has types
         num_rows: Number of rows
-        notes: For a text column in which most cells are numbers, the first cell that is not a number
+        notes: For a text column in which most cells are numbers, the first cell that is not a number; "" for the table
     """
 
     columns: Mapping[str, Sequence[Any] | pa.ChunkedArray]
@@ -89,7 +89,7 @@ class SourceTable:
 
     def chosen(self, names: Sequence[str]) -> SourceTable:
         """Return the table with these columns only."""
-        notes = {name: note for name, note in self.notes.items() if name in names}
+        notes = {name: note for name, note in self.notes.items() if not name or name in names}
         return SourceTable({name: self.columns[name] for name in names}, self.num_rows, notes)
 
     def values(self, name: str) -> Sequence[Any]:
