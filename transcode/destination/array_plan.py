@@ -3,6 +3,7 @@
 DST/.vidprep/plan.parquet                    every video and its partition; the settings of all partitions
 DST/.vidprep/part-00003-of-00064/plan.json   what partition 3 is about to do, and by which plan
 DST/.vidprep/part-00003-of-00064/end.json    partition 3 did all of it
+DST/.vidprep/splits.parquet                  the split of each video, as the first task drew them (--split-by)
 DST/.vidprep/merged-plan.parquet             the plan of a run that `vidprep merge` found incomplete
 
 The first task writes the plan before any task works. So the partition of a video never depends on the sources that
@@ -29,6 +30,7 @@ from vidprep.transcode.destination.destination import (
     PART_END_NAME,
     PART_PLAN_NAME,
     PLAN_NAME as PLAN_NAME,
+    SPLITS_NAME as SPLITS_NAME,
     Destination,
 )
 from vidprep.transcode.destination.partition import (
@@ -214,7 +216,7 @@ def forget_plan(place: Destination, selection: Selection) -> None:
         for path in filter(None, map(place.shared_file, names)):
             if read_array_plan(path).selection.narrowing != selection.narrowing:
                 return
-    place.storage.remove(*(f"{STATE_DIR}/{name}" for name in (*names, MERGED_NAME)))
+    place.storage.remove(*(f"{STATE_DIR}/{name}" for name in (*names, MERGED_NAME, SPLITS_NAME)))
 
 
 def _incomplete_plan(place: Destination, part: Partition, settings: RunSettings, *, overwrite: bool) -> Path | None:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from vidprep.formats.manifest import Labels
 
 PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME = "plan.parquet", "merged-plan.parquet", "merged.json"
+SPLITS_NAME = "splits.parquet"
 PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
 WRITTEN_NAME, WRITTEN_BYTES_MAX = "manifest.json", 4096
 UNREADABLE = ".unreadable"

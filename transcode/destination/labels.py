@@ -9,10 +9,10 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vidprep.formats.errors import SourceError
-from vidprep.formats.manifest import label_columns
+from vidprep.formats.manifest import label_columns, read_rows
 from vidprep.formats.storage import Storage
 
 if TYPE_CHECKING:
@@ -94,12 +94,20 @@ class GivenLabels:
         self._given = None
 
 
+class _Source(NamedTuple):
+    """Columns of a row with its source."""
+
+    id: str
+    source: str
+
+
 def plan_labels(
     root: Path,
     labels: Labels,
     moved: Mapping[str, str],
     removed: Sequence[str],
     drawing: SplitDrawing | None,
+    drawn: Labels | None = None,
     *,
     are_all: bool,
     is_part: bool = False,
@@ -114,6 +122,7 @@ def plan_labels(
         moved: Previous id of units that were renamed.
         removed: Units that are removed.
         drawing: How splits are drawn.
+        drawn: Splits that the first task of an array has drawn for all of them.
         are_all: Whether these are all sources.
         is_part: Whether they go into the manifest of a partition, which starts empty.
         starts_over: Keep no other columns.
@@ -121,20 +130,29 @@ def plan_labels(
     Raises:
         SourceError: Labels of units that are not listed would have to change too.
     """
+    import pyarrow.compute as pc
+
     from vidprep.formats.manifest import CLASS_LABEL, SPLIT_LABEL, differing, fitted, values_of
 
     kept = label_columns(root)
     if not kept.columns and not labels.columns and drawing is None:
         return PlannedLabels(labels)
     before = replace(kept.taken([moved.get(id_, id_) for id_ in labels.ids]), ids=labels.ids)
+    if drawn is not None and drawing is not None and drawn.split_rule == drawing.rule:
+        splits = [drawn.taken(labels.ids).columns[SPLIT_LABEL]]
+        splits += [before.columns[SPLIT_LABEL]] if before.split_rule == drawing.rule else []
+        before = replace(before, columns={**before.columns, SPLIT_LABEL: pc.coalesce(*splits)}, split_rule=drawing.rule)
     if drawing is not None and CLASS_LABEL in before.columns and CLASS_LABEL not in labels.columns and not starts_over:
         drawing = replace(drawing, classes=values_of(before.columns[CLASS_LABEL]))
-    given = labels if drawing is None else drawing.filled(labels, before)
+    listed = {*labels.ids, *moved.values(), *removed}
+    others = kept.taken([id_ for id_ in kept.ids if id_ not in listed])
+    given = labels
+    if drawing is not None:
+        sources = {row.id: row.source for row in read_rows(root, _Source)} if others.ids else {}
+        given = drawing.filled(labels, before, others, [sources.get(id_, "") for id_ in others.ids])
     stay = [] if starts_over else sorted(kept.columns.keys() - given.columns.keys())
     rule = kept.split_rule if SPLIT_LABEL in stay else given.split_rule
     given = replace(given, columns={**given.columns, **before.chosen(stay).columns}, split_rule=rule)
-    listed = {*labels.ids, *moved.values(), *removed}
-    others = kept.taken([id_ for id_ in kept.ids if id_ not in listed])
     given = fitted(given, others) if others.ids else given
     if not are_all and others.ids and drawing and kept.split_rule not in ("", given.split_rule):
         raise SourceError(

@@ -17,6 +17,7 @@ from vidprep.formats.processes import Process
 from vidprep.formats.storage import OBJECT_STORES, ArrowStream
 from vidprep.formats.stores import ENCODED
 from vidprep.transcode.destination import (
+    SPLITS_NAME,
     Destination,
     Partition,
     PlannedLabels,
@@ -384,18 +385,21 @@ def _search_value(session: Session) -> None:
 
 
 def _planned_labels(request: RunRequest, sources: SourceList, todo: Plan) -> PlannedLabels:
-    from vidprep.formats.manifest import Labels
+    from vidprep.formats.manifest import Labels, read_labels
 
     are_all = sources.why_partial is None
     labels = sources.labels or Labels([unit.id for unit in sources.units])
+    place, is_part = request.place, request.place.part is not None
+    path = place.shared_file(SPLITS_NAME) if is_part and sources.drawing is not None else None
     return plan_labels(
-        request.place.root,
+        place.root,
         labels,
         todo.renamed,
         todo.removed,
         sources.drawing,
+        None if path is None else read_labels(path),
         are_all=are_all,
-        is_part=request.place.part is not None,
+        is_part=is_part,
         starts_over=request.options.overwrite and are_all,
     )
 
@@ -406,6 +410,9 @@ def _relabel(session: Session, todo: Plan) -> int:
     if sources.labels is None and not manifest_paths(place.root):
         return 0
     taken = _planned_labels(request, sources, todo)
+    if place.part is not None and sources.drawing is not None:  # all tasks give what the first one drew
+        place.create_shared(SPLITS_NAME, taken.given.chosen(["split"]).as_bytes())
+        taken = _planned_labels(request, sources, todo)
     if taken.is_new:
         place.labels.give(taken.given)
     place.labels.plan(taken.given)

@@ -42,7 +42,7 @@ from vidprep.transcode.sources.tables import (
     one_line,
     storable,
 )
-from vidprep.transcode.sources.unit import SourceList, SplitDrawing, Unit
+from vidprep.transcode.sources.unit import SourceList, SplitDrawing, Unit, groups_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,27 +98,11 @@ def labels_of(
         if SPLIT_LABEL in columns:
             raise SourceError("has a column `split`: leave out the column, or --split-by", path=path)
         classes = values_of(columns[CLASS_LABEL]) if CLASS_LABEL in columns else [None] * len(units)
-        groups = _groups(units, columns, given.split_group, path, base)
-        drawing = SplitDrawing(groups, classes, given.split_by, given.split_group, given.split_seed)
+        if (column := given.split_group) is not None and column not in columns:
+            raise SourceError(f"--split-group: has no label {one_line(column)}", path=path)
+        groups = groups_of([unit.id for unit in units], [unit.path for unit in units], columns, column, base)
+        drawing = SplitDrawing(groups, classes, given.split_by, column, given.split_seed, base)
     return Labels([unit.id for unit in units], columns), drawing
-
-
-def _groups(
-    units: Sequence[Unit], columns: Mapping[str, pa.Array], column: str | None, path: str, base: str
-) -> list[str]:
-    """Return the group of each unit; groups are drawn together. It is the value of a column, or the path of the source,
-    relative and without suffix.
-    """
-    if column is None:
-        base = os.path.join(base, "")
-        relative = (u.path[len(base) :] if u.path.startswith(base) else os.path.basename(u.path) for u in units)
-        return [os.path.splitext(name)[0] for name in relative]
-    if column not in columns:
-        raise SourceError(f"--split-group: has no label {one_line(column)}", path=path)
-    from vidprep.formats.manifest import values_of
-
-    values = values_of(columns[column])
-    return [repr(value) if value is not None else f"alone {unit.id}" for value, unit in zip(values, units, strict=True)]
 
 
 PICTURE = "a numbered picture, which --source-fps would take"

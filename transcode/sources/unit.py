@@ -1,21 +1,20 @@
 """Units (a source, or a cut of one), lists of them, samples, and random splits.
 
-`--split-by` draws the split of a source by a hash of its name, and keeps a split once it is given. If a class would be
-missing from a split although its share is at least one source, the class gives it the source with the nearest hash that
-has no split yet. Cuts of one source, and sources with the same value of `--split-group`, are drawn together.
+`--split-by` gives each split its share of each class, to within one source, when a class is drawn for the first time. A
+source keeps its split whatever comes later; a later one gets the split that is furthest behind in its class. Cuts of
+one source, and sources with the same value of `--split-group`, are drawn together.
 """
+# ruff: noqa: PTH118, PTH119, PTH122
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import accumulate
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -36,6 +35,7 @@ class SplitDrawing:
         shares: Share of each split
         column: Column that contains the groups, if any
         seed: Seed
+        base: Folder to which the paths of sources are relative
     """
 
     groups: Sequence[str]
@@ -43,28 +43,55 @@ class SplitDrawing:
     shares: Mapping[str, Fraction]
     column: str | None
     seed: int
+    base: str = ""
 
     @property
     def rule(self) -> str:
         """The options as text. With other options all splits are drawn again."""
         return json.dumps([{name: str(share) for name, share in self.shares.items()}, self.column, self.seed])
 
-    def filled(self, labels: Labels, before: Labels) -> Labels:
+    def filled(self, labels: Labels, before: Labels, others: Labels | None = None, paths: Sequence[str] = ()) -> Labels:
         """Return the labels with the column `split`.
 
         Args:
             labels: Labels of the units.
             before: Splits of the same units in an earlier run.
+            others: Labels of units of an earlier run that are not listed; they count in the shares.
+            paths: Sources of these units.
         """
         import pyarrow as pa
 
-        from vidprep.formats.manifest import SPLIT_LABEL
+        from vidprep.formats.manifest import CLASS_LABEL, SPLIT_LABEL, values_of
 
-        is_kept = before.split_rule == self.rule and SPLIT_LABEL in before.columns
-        kept = before.columns[SPLIT_LABEL].to_pylist() if is_kept else None
-        drawn = splits_of(self.groups, self.classes, self.shares, self.seed, kept)
+        def kept(known: Labels) -> Sequence[str | None]:
+            is_kept = known.split_rule == self.rule and SPLIT_LABEL in known.columns
+            return known.columns[SPLIT_LABEL].to_pylist() if is_kept else [None] * len(known.ids)
+
+        groups, classes, splits = [*self.groups], [*self.classes], [*kept(before)]
+        if others is not None and others.split_rule == self.rule:
+            groups += groups_of(others.ids, paths, others.columns, self.column, self.base)
+            has_classes = CLASS_LABEL in others.columns
+            classes += values_of(others.columns[CLASS_LABEL]) if has_classes else [None] * len(others.ids)
+            splits += kept(others)
+        drawn = splits_of(groups, classes, self.shares, self.seed, splits)[: len(labels.ids)]
         columns = {**labels.columns, SPLIT_LABEL: pa.array(drawn, pa.string())}
         return replace(labels, columns=columns, split_rule=self.rule)
+
+
+def groups_of(
+    ids: Sequence[str], paths: Sequence[str], columns: Mapping[str, pa.Array], column: str | None, base: str
+) -> list[str]:
+    """Return the group of each unit; groups are drawn together. It is the value of a column, or the path of the source,
+    relative to `base` and without suffix.
+    """
+    if column is None:
+        base = os.path.join(base, "")
+        relative = (path[len(base) :] if path.startswith(base) else os.path.basename(path) for path in paths)
+        return [os.path.splitext(name)[0] for name in relative]
+    from vidprep.formats.manifest import values_of
+
+    values = values_of(columns[column]) if column in columns else [None] * len(ids)
+    return [repr(value) if value is not None else f"alone {id_}" for value, id_ in zip(values, ids, strict=True)]
 
 
 def splits_of(
@@ -89,33 +116,50 @@ def splits_of(
         seen[group][repr(class_)] += 1
         if split in shares:
             given[group][str(split)] += 1
-    kept = {group: min(counts, key=lambda name: (-counts[name], name)) for group, counts in given.items()}
+    splits = {group: min(counts, key=lambda name: (-counts[name], name)) for group, counts in given.items()}
     members: dict[str, list[str]] = defaultdict(list)
-    for group, counts in seen.items():
-        members[min(counts, key=lambda class_: (-counts[class_], class_))].append(group)
-    drawn: dict[str, str] = {}
-    for of_class in members.values():
-        drawn |= _drawn(of_class, shares, seed, kept)
-    return [drawn[group] for group in groups]
+    for group in sorted(seen, key=lambda group: (_place(group, seed), group)):
+        members[min(seen[group], key=lambda class_: (-seen[group][class_], class_))].append(group)
+    total = Counter(splits.values())
+    for class_ in sorted(members, key=lambda name: (_place(name, seed), name)):
+        new = [group for group in members[class_] if group not in splits]
+        counts = Counter(splits[group] for group in members[class_] if group in splits)
+        if not counts:
+            drawn = _first_drawn(len(new), shares, total)
+        else:
+            drawn = [
+                _furthest_behind(shares, counts, number)
+                for number in range(counts.total() + 1, len(members[class_]) + 1)
+            ]
+        splits |= dict(zip(new, drawn, strict=True))
+        total.update(drawn)
+    return [splits[group] for group in groups]
 
 
-def _drawn(groups: Sequence[str], shares: Mapping[str, Fraction], seed: int, kept: Mapping[str, str]) -> dict[str, str]:
-    names, ends = list(shares), list(accumulate(map(float, shares.values())))
-    places = {group: _place(group, seed) for group in groups}
-    splits = {
-        group: kept.get(group) or names[min(bisect_right(ends, place), len(names) - 1)]
-        for group, place in places.items()
+def _first_drawn(count: int, shares: Mapping[str, Fraction], total: Counter[str]) -> list[str]:
+    """Return the splits of a class: each gets its share, rounded down, or up where it is furthest behind in all classes.
+
+    Of a single class these are the largest remainders. With the largest remainder of each class alone, a split of a tenth
+    would get no video of classes of three.
+
+    Args:
+        count: Number of groups in the class.
+        shares: Share of each split.
+        total: Number of groups in each split, of all classes.
+    """
+    found = [name for name, share in shares.items() for _ in range(int(share * count))]
+    behind = {
+        name: share * (total.total() + count) - total[name] - int(share * count) for name, share in shares.items()
     }
-    for name, end in zip(names, ends, strict=True):
-        counts = Counter(splits.values())
-        if counts[name] or len(groups) * shares[name] < 1:
-            continue
-        middle = end - float(shares[name]) / 2
-        least = {each: max(1.0, float(len(groups) * share) - 1) for each, share in shares.items()}
-        spare = [group for group in groups if group not in kept and counts[splits[group]] - 1 >= least[splits[group]]]
-        if spare:
-            splits[min(spare, key=lambda group: (abs(places[group] - middle), group))] = name
-    return splits
+    ends = [name for name in sorted(shares, key=lambda name: -behind[name]) if shares[name] * count % 1]
+    return found + ends[: count - len(found)]
+
+
+def _furthest_behind(shares: Mapping[str, Fraction], counts: Counter[str], number: int) -> str:
+    """Return the split of a class that lacks most of its share of `number` groups, and count it."""
+    name = max(shares, key=lambda name: shares[name] * number - counts[name])
+    counts[name] += 1
+    return name
 
 
 def _place(group: str, seed: int) -> float:
