@@ -317,7 +317,7 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
             yield file
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, ArithmeticError, MemoryError) as error:
         raise ManifestError(
-            f"cannot be read ({error}); restore it, or --overwrite, of all sources, makes its outputs again", path=path
+            f"cannot be read ({error}); restore it, or fetch or make the dataset again", path=path
         ) from error
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 import random
 import re
+import shutil
 import threading
 import time
 import zlib
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from vidprep.formats.errors import STOPPED_CODE, SettingsError, StorageError
+from vidprep.formats.errors import STOPPED_CODE, SettingsError, StorageError, in_bytes
 from vidprep.formats.storage.base import without_password
 from vidprep.formats.storage.belady import NEVER, BeladyCache
 from vidprep.formats.storage.credentials import with_credentials
@@ -42,6 +43,8 @@ RANGES_AT_ONCE = 10  # by one call: obstore's own limit of requests in flight
 PAGE_BYTES = 4 << 10
 GAP_BYTES = 64 << 10  # between pieces that are fetched together: another request takes longer, and may cost more
 JOINED_BYTES_MAX = 8 << 20
+MOST_COPIED_BYTES = 10 << 30  # of one store, unless a larger cache is asked for
+LEAST_BYTES_PER_SECOND = 1 << 20  # at which files are copied, beyond the time that opening may take
 COPIED_BYTES, COPIES_AT_ONCE = 4 << 20, 4  # of a file that is copied
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 5.0
 LONGEST_REQUEST = "10m"
@@ -339,17 +342,23 @@ class _Place:
         refuse everything.
 
         Raises:
-            StorageError: They cannot be read.
+            StorageError: They cannot be read, do not come in time, or are too large.
         """
         there, refused = dict[str, RemoteObject](), list[StorageError]()
+        end = time.monotonic() + self._about.timeout_seconds
         for name, stat in [(name, self._pool.submit(self.stat, name)) for name in names]:
             try:
-                if (about := stat.result()) is not None:
+                if (about := stat.result(self._left(end))) is not None:
                     there[name] = about
             except _RefusedError as error:
                 refused.append(error)
+            except TimeoutError:
+                raise self._late(name) from None
         if refused and not there:
             raise refused[0]
+        size = sum(about.size_bytes for about in there.values())
+        self._check_room(size, folder)
+        end += size / LEAST_BYTES_PER_SECOND
         for name, about in there.items():
             with self._lock:
                 self._tags[name] = about.tag
@@ -360,9 +369,36 @@ class _Place:
                 for first in range(0, len(starts), COPIES_AT_ONCE):
                     some = starts[first : first + COPIES_AT_ONCE]
                     sizes = [min(COPIED_BYTES, about.size_bytes - start) for start in some]
-                    for data in self._pool.map(self.range, [name] * len(some), some, sizes):
-                        file.write(data)
+                    try:
+                        data = list(
+                            self._pool.map(self.range, [name] * len(some), some, sizes, timeout=self._left(end))
+                        )
+                    except TimeoutError:
+                        raise self._late(name) from None
+                    file.writelines(data)
         return there
+
+    def _left(self, end: float) -> float:
+        return max(0.0, end - time.monotonic())
+
+    def _late(self, name: str) -> StorageError:
+        failed = StorageError(
+            f"did not come within {self._about.timeout_seconds:g} s (timeout_seconds) and a second for each MiB",
+            path=self._about.shown(name),
+        )
+        failed.exit_code = STOPPED_CODE
+        return failed
+
+    def _check_room(self, size: int, folder: Path) -> None:
+        """Raise StorageError if files are too large to be copied: a server may claim any size."""
+        most = max(MOST_COPIED_BYTES, self._about.cache_bytes, self._about.cache_dir_bytes)
+        free = shutil.disk_usage(folder).free
+        if size > min(most, free):
+            room = f"{folder} has {in_bytes(free)} free" if free < most else f"at most {in_bytes(most)} are copied"
+            raise StorageError(
+                f"its manifest and index have {in_bytes(size)}, and {room}; make room, or raise cache_dir_bytes",
+                path=self._about.url,
+            )
 
     def _tried(self, get: Callable[[Any], T], name: str, what: str) -> T:
         """Return what a request returns; repeat it after growing pauses. Raises StorageError."""
@@ -442,7 +478,7 @@ class _Replaced(_Permanent):
     """The object is another one."""
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """Return the first line of an error, without the page that a server may have sent."""
     return str(error).partition("\n")[0].partition(": <html")[0][:300] or type(error).__name__
 
@@ -515,8 +551,10 @@ def _opened(about: RangePlace, options: Mapping[str, Any]) -> Any:
     retries = {"max_retries": 0}  # `_Place` repeats requests, also where a body is cut
     try:
         return from_url(about.url, **{"retry_config": retries, **options, "client_options": client})
-    except Exception as error:  # noqa: BLE001 (obstore's own classes)
-        raise SettingsError(f"{about.url}: {_reason(error)}") from None
+    except BaseException as error:  # (obstore's own classes)
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise SettingsError(f"{about.url}: storage_options: obstore: {_reason(error)}") from None
 
 
 _places: dict[bytes, _Place] = {}

@@ -83,6 +83,8 @@ class FetchedFolder:
 
     def current(self, fetcher: Fetcher) -> InUse:
         """Return the current version, fetched if the URL has another one. Raises StorageError, StoreError."""
+        for left in self._stores.glob(f"*/.*{PARTIAL}"):  # by a process that was killed
+            _remove_unused(left)
         state = self._state()
         if state.get("is_settled"):
             version = InUse.of(self._home / str(state.get("version")))

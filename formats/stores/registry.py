@@ -122,7 +122,8 @@ def open_store(
         cache_bytes: For a URL: bound of the GOPs and frames that are kept in memory, as stored, for later.
         cache_dir_bytes: For a URL: bound of those of this store that are kept in `cache_dir`, for all processes and later
             programs.
-        timeout_seconds: For a URL: how long a failing request is repeated.
+        timeout_seconds: For a URL: how long opening it may take, besides a second for each MiB of manifest and index; and how
+            long a failing request is repeated.
 
     Raises:
         StoreError: The folder is no store, or is damaged, or cannot be reached.

@@ -8,18 +8,22 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.cluster import needs_modules
 from tests.helpers import transcode
 from tests.web import Web, web_of
 from vidprep.formats import PrefetchLoader, VideoDataset, open_store
-from vidprep.formats.errors import SettingsError, StoreError
+from vidprep.formats.errors import SettingsError, StoreError, VidprepError
 from vidprep.formats.stores import FrameStore, VideoStore
 
 KINDS = ("h264", "h264 own times", "shards", "deep", "burst", "burst shards", "tensor", "gulp", "webdataset")
@@ -455,3 +459,109 @@ def test_wrong_options_are_refused(wrong: dict[str, object], cache: Path) -> Non
         open_store("http://127.0.0.1:9/x", **({"cache_dir": cache} | wrong))
     with pytest.raises(SettingsError, match="query"):
         open_store("http://127.0.0.1:9/x?token=1", cache_dir=cache)
+
+
+class _Liar(BaseHTTPRequestHandler):
+    """Answers as if each file had `size` bytes; sends zeros, at `rate` bytes a second if it is given."""
+
+    protocol_version = "HTTP/1.1"
+    size, rate = 0, 0
+
+    def do_HEAD(self) -> None:
+        self._head(200, self.size)
+
+    def do_GET(self) -> None:
+        first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+        self._head(206, last - first + 1, f"bytes {first}-{last}/{self.size}")
+        with suppress(OSError):
+            for _ in range(last - first + 1 if self.rate else 0):
+                self.wfile.write(bytes(self.rate))
+                self.wfile.flush()
+                time.sleep(1)
+            self.wfile.write(bytes(last - first + 1))
+
+    def _head(self, code: int, size: int, content_range: str = "") -> None:
+        self.send_response(code)
+        self.send_header("Content-Length", str(size))
+        self.send_header("ETag", '"1"')
+        if content_range:
+            self.send_header("Content-Range", content_range)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def lying(size: int, rate: int = 0) -> Iterator[str]:
+    needs_modules(["obstore"], "pip install '.[remote]'")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Liar", (_Liar,), {"size": size, "rate": rate}))
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/store"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _copied(cache: Path) -> int:
+    return sum(path.stat().st_size for path in cache.rglob("*") if path.is_file())
+
+
+def test_a_server_that_claims_any_size_does_not_fill_the_disk(cache: Path) -> None:
+    """2.4 GB had come in 25 s."""
+    for size in (1 << 40, 3 << 30):  # of each of seven files
+        with (
+            lying(size) as url,
+            pytest.raises(VidprepError, match=r"its manifest and index have [\d.]+ GB, and .*") as told,
+        ):
+            open_store(url, cache_dir=cache)
+        assert "at most 10.74 GB are copied" in str(told.value) or "GB free" in str(told.value)
+        assert _copied(cache) < 1000
+
+
+def test_opening_ends_in_time_although_bytes_come_now_and_then(cache: Path) -> None:
+    started = time.monotonic()
+    with lying(100, rate=1) as url, pytest.raises(VidprepError, match=r"did not come within 2 s \(timeout_seconds\)"):
+        open_store(url, cache_dir=cache, timeout_seconds=2)
+    assert time.monotonic() - started < 30
+
+
+def test_what_a_killed_process_left_of_copies_is_removed_at_the_next_open(
+    served: Callable[[str], tuple[Path, str]], cache: Path
+) -> None:
+    _, url = served("h264")
+    open_store(url, cache_dir=cache)
+    home = next(cache.glob("stores/*"))
+    for folder in (home, cache / "stores" / "another"):
+        (folder / ".0123.partial").mkdir(parents=True)
+        (folder / ".0123.partial" / "manifest.parquet").write_bytes(bytes(1000))
+    open_store(url, cache_dir=cache)
+    assert not list(cache.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("name", ["allow_http", "aws_allow_http"])
+def test_an_option_of_the_connection_may_stand_among_those_of_the_store(name: str, cache: Path) -> None:
+    """The library panicked, and "the process was killed 3 times"."""
+    with lying(100) as url, pytest.raises(VidprepError) as told:
+        options = {name: "true", "endpoint": url.removesuffix("/store"), "skip_signature": "true", "region": "x"}
+        open_store("s3://bucket/store", storage_options=options, cache_dir=cache, timeout_seconds=5)
+    assert "s3://bucket/store" in str(told.value) and "storage_options" not in str(told.value)
+
+
+def test_an_option_that_the_library_refuses_is_refused_in_its_words(cache: Path) -> None:
+    for options, said in (({"nothing": "x"}, "'nothing' is not valid for store 'S3'"), ({"user_agent": "x"}, "aws_")):
+        with pytest.raises(SettingsError, match=f"storage_options: obstore: .*{said}"):
+            open_store("s3://bucket/store", storage_options=options, cache_dir=cache)
+
+
+def test_a_reader_of_a_damaged_store_is_not_told_to_make_it_again(
+    tmp_path: Path, store_of: Callable[[str], Path]
+) -> None:
+    shutil.copytree(store_of("h264"), tmp_path / "d")
+    (tmp_path / "d" / "manifest.parquet").write_bytes(b"PAR1 broken PAR1")
+    with pytest.raises(VidprepError, match="cannot be read") as told:
+        store = open_store(tmp_path / "d")
+        store.labels(store.ids[0])
+    assert "overwrite" not in str(told.value)
