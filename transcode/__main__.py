@@ -4,12 +4,15 @@ import atexit
 import errno
 import gc
 import os
+import signal
 import sys
 
 CANNOT_WRITE = 2
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, _end)
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     _open_standard_streams()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy would start a thread for each core, and use none
     from vidprep.transcode.cli.main import main as command_line
@@ -24,6 +27,11 @@ def main() -> None:
         sys.stderr.write(f"vidprep: stdout: {error.strerror}\n")
         code = CANNOT_WRITE
     sys.exit(_written(code))
+
+
+def _end(number: int, _frame: object) -> None:
+    """End at once, with the code that shells give; while videos are made, a run stops in order instead."""
+    os._exit(128 + number)
 
 
 def _written(code: str | int | None) -> str | int | None:

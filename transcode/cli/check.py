@@ -94,7 +94,10 @@ def _show_one(row: ManifestRow) -> None:
         value = getattr(row, each.name)
         if each.name in ("warnings", "warning_codes"):
             continue
-        if value not in (None, [], {}):
+        if each.name == "labels":
+            for name, label in value.items():
+                click.echo(printable(f"label {name}: {label}"))
+        elif value not in (None, [], {}):
             click.echo(f"{each.name}: {_shortened(value)}")
     for line in _warnings(row):
         click.echo(line)
@@ -447,6 +450,8 @@ def report(
     from vidprep.transcode.sources import as_folder
     from vidprep.transcode.workers import default_jobs
 
+    if (missing := missing_for_pages()) is not None:
+        raise MissingError(f"a report needs {missing}: pip install 'vidprep[report]'")
     try:
         from vidprep.transcode.pages import write_report
     except ModuleNotFoundError as error:

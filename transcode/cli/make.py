@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import inspect
 import json
+import os
 import shutil
 import signal
 import sys
@@ -35,7 +36,7 @@ from vidprep.transcode.settings import (
     options_of_command,
     typed,
 )
-from vidprep.transcode.sources import SourceList
+from vidprep.transcode.sources import NUMBERED, SourceList
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest import Labels, ManifestRow
@@ -57,8 +58,14 @@ def print_dry_run(
         click.echo(printable(f"{job.unit.path} -> {job.file_name}{f'  [{said}]' if said else ''}"))
     for row in todo.rejected:
         click.echo(f"cannot be started: {printable(row.source)}: {printable(row.message or '')}", err=True)
+    folders: Counter[tuple[str, str]] = Counter()
     for path, reason in sources.ignored:
-        click.echo(f"ignored: {printable(path)}: {printable(reason)}", err=True)
+        if reason in NUMBERED:
+            folders[os.path.dirname(path), reason] += 1  # noqa: PTH120 (of any length)
+        else:
+            click.echo(f"ignored: {printable(path)}: {printable(reason)}", err=True)
+    for (folder, reason), count in folders.items():
+        click.echo(f"ignored: {printable(folder)}: {count_of(count, 'time')} {reason}", err=True)
     for before, unit in todo.moved.items():
         click.echo(f"moved: {printable(before)} -> {printable(unit.id if unit.id != before else unit.path)}")
     for id_ in todo.removed:
@@ -150,7 +157,8 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Write one JSON line
 # Keywords of both functions.
 ARGUMENTS = """
 Args:
-    source: A folder, a file, or a table of videos: a .csv, .tsv, .jsonl or .parquet file, or a table of Arrow, pandas or polars.
+    source: A folder, a file, or a table of videos: a .csv, .tsv, .jsonl or .parquet file, or a table of Arrow, pandas or polars. A
+        relative `path` in a table is relative to its file, or to the current folder.
     destination: The folder or URL to write.
     settings: Settings in place of the keywords that decide what is written.
     progress: Show a progress bar and messages on stderr.
@@ -195,7 +203,8 @@ def transcode(
 
 @command_of(transcode, SRC, DST, flags=(DRY_RUN, JSON))
 def transcode_command(source: Path | str, destination: Path | str, **given: Any) -> None:
-    """Re-encode SRC (a folder, a file, or a table .csv/.tsv/.parquet/.jsonl with a column `path`) into DST, and verify it.
+    """Re-encode SRC (a folder, a file, or a table .csv/.tsv/.parquet/.jsonl whose column `path` is relative to the table) into DST, and
+    verify it.
 
     Every output is decoded and compared with the frames it was made from before it gets its final name.
     DST/manifest.parquet has one row per video. To continue after a stop, run the same command again: finished videos
@@ -232,7 +241,8 @@ def burst(
 
 @command_of(burst, SRC, DST, flags=(DRY_RUN, JSON))
 def burst_command(source: Path | str, destination: Path | str, **given: Any) -> None:
-    """Store the frames of SRC (a folder, a file, or a table) one by one in large shards in DST, and verify them.
+    """Store the frames of SRC (a folder, a file, or a table whose column `path` is relative to the table) one by one in large shards in
+    DST, and verify them.
 
     Each decoded frame is encoded once, then decoded and scored. Colours are BT.601 full range, as every JPEG reader
     expects. DST/manifest.parquet has one row per video. To continue after a stop, run the same command again.

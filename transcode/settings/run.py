@@ -94,7 +94,8 @@ class SourceOptions:
     split_by: Annotated[
         Mapping[str, Fraction] | None,
         Option(
-            "Fill the column `split`, such as train=0.8,val=0.1,test=0.1: by source, with the same shares in each class.",
+            "Fill the column `split`, such as train=0.8,val=0.1,test=0.1: by source, with these shares in each class to within one video. "
+            "Later sources move none.",
             "NAME=SHARE,…",
             parse=parse_shares,
         ),
@@ -176,7 +177,7 @@ class RunOptions:
     prune: Annotated[
         bool,
         Option(
-            "Remove rows and outputs whose source or cut no longer exists (ignored if only some sources are listed)."
+            "Remove rows and outputs whose source or cut no longer exists. Needs all sources: refused with --include, --exclude, --limit."
         ),
     ] = False
     events: Annotated[

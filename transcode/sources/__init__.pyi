@@ -1,4 +1,4 @@
-from .listing import find_sources as find_sources
+from .listing import NUMBERED as NUMBERED, find_sources as find_sources
 from .outputs import STATE_DIR as STATE_DIR
 from .robot import (
     EPISODES_PER_CHUNK as EPISODES_PER_CHUNK,

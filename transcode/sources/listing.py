@@ -108,6 +108,7 @@ def labels_of(
 PICTURE = "a numbered picture, which --source-fps would take"
 PICTURE_UNNUMBERED = "a picture without a number"
 PICTURE_BESIDE = "a numbered picture beside videos"
+NUMBERED = (PICTURE, PICTURE_BESIDE)
 NOT_LISTED = "folder cannot be listed"
 
 
