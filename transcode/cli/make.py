@@ -11,12 +11,14 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, Unpack
 
 import click
 
 from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError, count_of, for_json, in_bytes, printable
+from vidprep.formats.manifest import read_rows
 from vidprep.formats.storage import ArrowStream, is_url
 from vidprep.transcode.cli.command import USAGE_ERROR, FolderOrUrl, LinePrinter, command_of
 from vidprep.transcode.destination import Destination, disk_of, free_bytes
@@ -47,10 +49,10 @@ SHOWN = 20
 
 
 def print_dry_run(
-    place: Destination, todo: Plan, sources: SourceList, labels: Labels, *, as_json: bool = False
+    place: Destination, todo: Plan, sources: SourceList, labels: Labels, jobs: int, *, as_json: bool = False
 ) -> None:
     if as_json:
-        for line in _lines(place, todo, sources, labels):
+        for line in _lines(place, todo, sources, labels, jobs):
             click.echo(json.dumps(line, ensure_ascii=False, default=str))
         return
     for job in todo.jobs:
@@ -77,14 +79,71 @@ def print_dry_run(
     for note in (*(f"note: {each}" for each in sources.notes), *_counts(labels)):
         click.echo(printable(note), err=True)
     total = sum(job.unit.share_bytes for job in todo.jobs)
-    ratio = todo.bytes_after / todo.bytes_before if todo.bytes_before else None
-    guess = f"about {in_bytes(total * ratio)} judging by what is done" if ratio is not None else "usually no larger"
+    found, guess = (
+        estimate(place, total, jobs),
+        "usually no larger, and no estimate of the time, as nothing was made here yet",
+    )
+    if found is not None:
+        minutes, seconds = divmod(round(found.seconds), 60)
+        guess = (
+            f"about {in_bytes(found.output_bytes)} in {minutes} min {seconds} s, {count_of(jobs, 'video')} at a time, judging by "
+            f"{count_of(found.num_videos, 'video')} of the last run here"
+        )
     click.echo(
         f"{len(todo.jobs)} to do, {todo.done} done, {todo.skipped} failed before and skipped, {len(todo.rejected)} cannot be "
         f"started, {len(sources.ignored)} ignored. Sources to do: {in_bytes(total)}; outputs: {guess}; "
         f"free in {printable(disk_of(place.storage))}: {in_bytes(free_bytes(place.storage))}.",
         err=True,
     )
+
+
+class _Cost(NamedTuple):
+    """Columns of a row that tell what it cost."""
+
+    status: str
+    source: str
+    source_size_bytes: int | None
+    size_bytes: int | None
+    encode_seconds: float | None
+    run: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Estimate of a run, by the last run that finished videos in its destination.
+
+    Attributes:
+        seconds: Duration of the run
+        output_bytes: Bytes of its outputs
+        num_videos: Number of videos that it is judged by
+    """
+
+    seconds: float
+    output_bytes: float
+    num_videos: int
+
+
+def estimate(place: Destination, source_bytes: int, jobs: int) -> Estimate | None:
+    """Return what a run may cost; None if nothing was made in the destination yet.
+
+    Args:
+        place: The destination.
+        source_bytes: Bytes of the sources to do.
+        jobs: Videos at a time.
+    """
+    costs = [
+        cost
+        for cost in read_rows(place.root, _Cost)
+        if cost.status == "ok" and cost.source_size_bytes and cost.encode_seconds
+    ]
+    last = max((cost.run or 0 for cost in costs), default=0)
+    costs = [cost for cost in costs if (cost.run or 0) == last]
+    before = sum({cost.source: cost.source_size_bytes or 0 for cost in costs}.values())  # cuts share a source
+    if not before:
+        return None
+    seconds, made = sum(cost.encode_seconds or 0.0 for cost in costs), sum(cost.size_bytes or 0 for cost in costs)
+    share = source_bytes / before
+    return Estimate(seconds * share / jobs, made * share, len(costs))
 
 
 def _counts(labels: Labels) -> Iterator[str]:
@@ -110,7 +169,7 @@ def _counted(values: list[str]) -> str:
     return ", ".join(f"{value} {count}" for value, count in counts.most_common(SHOWN)) + more
 
 
-def _lines(place: Destination, todo: Plan, sources: SourceList, labels: Labels) -> Iterator[dict[str, Any]]:
+def _lines(place: Destination, todo: Plan, sources: SourceList, labels: Labels, jobs: int) -> Iterator[dict[str, Any]]:
     """Yield lines for machines, the summary last."""
     for job in todo.jobs:
         yield {
@@ -136,10 +195,14 @@ def _lines(place: Destination, todo: Plan, sources: SourceList, labels: Labels) 
         "gone": len(set(todo.gone) - set(todo.removed)),
     }
     source_bytes = sum(job.unit.share_bytes for job in todo.jobs)
-    yield {
-        "summary": counts
-        | {"ignored": len(sources.ignored), "source_bytes": source_bytes, "free_bytes": free_bytes(place.storage)}
+    found = estimate(place, source_bytes, jobs)
+    about = {
+        "ignored": len(sources.ignored),
+        "source_bytes": source_bytes,
+        "free_bytes": free_bytes(place.storage),
+        "estimate": None if found is None else asdict(found),
     }
+    yield {"summary": counts | about}
 
 
 P = ParamSpec("P")
@@ -289,6 +352,7 @@ def _run(
 
 def _run_command(source: Path | str, destination: Path | str, given: dict[str, Any], kind: type[Output]) -> None:
     from vidprep.transcode.run import Progress, preview
+    from vidprep.transcode.workers import default_jobs
 
     dry_run, as_json, quiet = (given.pop(name, False) for name in ("dry_run", "as_json", "quiet"))
     if given.get("events") == "-" and as_json:
@@ -298,7 +362,7 @@ def _run_command(source: Path | str, destination: Path | str, given: dict[str, A
     progress = Progress(is_shown=True, has_bar=not quiet, on_row=on_row)
     request = request_of(source, destination, given, progress, kind, dry_run=dry_run)
     if dry_run:
-        print_dry_run(request.place, *preview(request), as_json=as_json)
+        print_dry_run(request.place, *preview(request), request.options.jobs or default_jobs(), as_json=as_json)
         return
     summary = _executed(request)
     if as_json:
@@ -334,8 +398,9 @@ def request_of(
 
     settings = settings or build_settings(keywords, kind)
     choice, options = build_options(SourceOptions, keywords), build_options(RunOptions, keywords)
-    if options.events and not dry_run:
-        reporter.events = Events(str(options.events))
+    if (options.events or options.metrics) and not dry_run:
+        files = [None if each is None else str(each) for each in (options.events, options.metrics)]
+        reporter.events = Events(*files)
     if options.images_to_video:
         if dry_run or options.partition:
             raise SettingsError(

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vidprep.formats.errors import DiskFullError, SettingsError, StoreError, VidprepError
+from vidprep.formats.errors import DiskFullError, ManifestError, SettingsError, StoreError, VidprepError
 from vidprep.formats.manifest import REMOVED, Journal, ManifestRow, is_text, read_rows
 from vidprep.formats.model import Cut, SourceState
 from vidprep.formats.option import options_of
@@ -43,6 +43,9 @@ def explained(storage: Storage) -> Iterator[None]:
         yield
     except DiskFullError:
         raise
+    except ManifestError as error:
+        path = (error.path or "").replace(str(storage.root), storage.shown)
+        raise ManifestError(f"{error.message} (--overwrite, of all sources, does)", path=path) from error
     except (OSError, VidprepError) as error:
         if is_disk_full(error):
             raise DiskFullError(no_room(storage)) from error

@@ -1,4 +1,4 @@
-"""`--events`: write what happens in a run as lines of JSON, and summarise such lines.
+"""`--events`: write what happens in a run as lines of JSON, and summarise such lines. `--metrics`: write what they come to.
 
 Every line has `time` (seconds since 1970) and `event`:
 begun     run, destination, total, total_bytes, done_before, backend
@@ -22,13 +22,15 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from vidprep.formats.errors import DestinationError, printable
-from vidprep.formats.storage import memory_bytes
+from vidprep.formats.storage import memory_bytes, replacing
 
 if TYPE_CHECKING:
     from vidprep.formats.manifest import ManifestRow
@@ -58,20 +60,26 @@ def _opened(target: str) -> int:
 
 
 class Events:
-    """Writes lines to a file, or "-" for stdout. Each line is one write, so several processes may append. Thread-safe."""
+    """Writes lines to a file, or "-" for stdout. Each line is one write, so several processes may append. Thread-safe.
 
-    def __init__(self, target: str) -> None:
+    Args:
+        target: The file of the lines; None for none.
+        metrics: A file that is replaced every few seconds; see `metrics_of`.
+    """
+
+    def __init__(self, target: str | None, metrics: str | None = None) -> None:
         self._run = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns() // 1_000_000}"
         self._guard = threading.Lock()
         self._counts = {"done": 0, "failed": 0, "total": 0}
         self._flying: set[str] = set()
         self._over = threading.Event()
-        self._target, self._is_mute = target, False
+        self._metrics, self._view, self._is_mute = metrics, RunView(self._run), False
         try:
-            self._fd = sys.stdout.fileno() if target == "-" else _opened(target)
+            self._fd = None if target is None else sys.stdout.fileno() if target == "-" else _opened(target)
+            self._write_metrics()
         except OSError as error:
             why = NOT_READ if error.errno == errno.ENXIO else f"cannot be written: {error.strerror}"
-            raise DestinationError(why, path=target) from error
+            raise DestinationError(why, path=target if self._fd is None and target else metrics) from error
 
     def begun(self, plan: Plan, destination: str, backend: str) -> None:
         """Write `begun`, and `progress` every few seconds until `ended`."""
@@ -128,12 +136,23 @@ class Events:
         head = {"event": event, "run": self._run}
         try:
             with self._guard:
-                line = json.dumps({"time": round(time.time(), 3)} | head | fields, ensure_ascii=False)
-                os.write(self._fd, line.encode("utf-8", "surrogateescape") + b"\n")
+                all_fields = {"time": round(time.time(), 3)} | head | fields
+                self._view.take(all_fields)
+                if self._fd is not None:
+                    line = json.dumps(all_fields, ensure_ascii=False)
+                    os.write(self._fd, line.encode("utf-8", "surrogateescape") + b"\n")
+                if event in ("begun", "progress", "ended"):
+                    self._write_metrics()
         except OSError as error:  # a run goes on without events
             if not self._is_mute:
                 self._is_mute = True
-                click.echo(f"vidprep: {printable(self._target)}: events cannot be written: {error.strerror}", err=True)
+                what = "events and metrics" if self._metrics else "events"
+                click.echo(f"vidprep: {what} cannot be written: {printable(str(error))}", err=True)
+
+    def _write_metrics(self) -> None:
+        if self._metrics is not None:
+            with replacing(Path(self._metrics)) as file:
+                file.write(metrics_of(self._view).encode("utf-8", "surrogateescape"))
 
 
 # ------------------------------------------------------------------------------------------------ what the lines come to
@@ -174,6 +193,8 @@ class RunView:
     began: float = 0.0
     last: float = 0.0
     exit_code: int | None = None
+    seconds: float = 0.0
+    failed_by_stage: Counter[str] = field(default_factory=Counter)
     flying: dict[str, VideoState] = field(default_factory=dict)
     slowest: list[VideoState] = field(default_factory=list)
     failures: list[VideoState] = field(default_factory=list)
@@ -196,6 +217,7 @@ class RunView:
             video = self.flying.pop(str(fields["id"]), VideoState(str(fields["id"]), when))
             video.seconds, video.message = seconds, message
             self.done += 1
+            self.seconds += seconds
             self.frames += frames
             self.bytes_done += size
             self.bytes_made += made
@@ -203,6 +225,7 @@ class RunView:
             self.slowest = sorted([*self.slowest, video], key=lambda video: -(video.seconds or 0.0))[:5]
             if event == "failed":
                 self.failed += 1
+                self.failed_by_stage[str(fields.get("stage") or "")] += 1
                 self.failures = [*self.failures, video][-5:]
         elif event == "progress":
             self.memory_bytes = int(fields["memory_bytes"])
@@ -224,3 +247,38 @@ class RunView:
         """Return the estimated remaining seconds, by the size of the remaining sources; None if unknown."""
         rate = self.rates()[2]
         return (self.total_bytes - self.bytes_done) / rate if rate and self.exit_code is None else None
+
+
+def metrics_of(view: RunView) -> str:
+    """Return the state of a run in the text format of Prometheus, for the textfile collector of its node_exporter."""
+    flying = len(view.flying)
+    states = {
+        "ok": view.done - view.failed,
+        "failed": view.failed,
+        "running": flying,
+        "waiting": view.total - view.done - flying,
+    }
+    found: dict[str, tuple[str, dict[str, float]]] = {
+        "videos": ("Videos of this run, by state.", {f'state="{name}"': count for name, count in states.items()}),
+        "failed_videos": (
+            "Videos that failed, by stage.",
+            {f'stage="{stage}"': count for stage, count in sorted(view.failed_by_stage.items())},
+        ),
+        "video_seconds": ("Time that finished videos took, summed over videos.", {"": view.seconds}),
+        "frames": ("Frames of finished videos.", {"": view.frames}),
+        "source_bytes": ("Bytes of the sources of finished videos.", {"": view.bytes_done}),
+        "output_bytes": ("Bytes of outputs.", {"": view.bytes_made}),
+        "source_bytes_total": ("Bytes of all sources of this run.", {"": view.total_bytes}),
+        "started_timestamp_seconds": ("When the run began.", {"": view.began}),
+        "updated_timestamp_seconds": ("When this file was written.", {"": view.last}),
+    }
+    if view.exit_code is not None:
+        found["exit_code"] = "Exit code of the run, once it has ended.", {"": view.exit_code}
+    place = "".join(f"\\{c}" if c in '"\\' else c for c in printable(view.destination))
+    lines = []
+    for name, (text, values) in found.items():
+        lines += [f"# HELP vidprep_{name} {text}", f"# TYPE vidprep_{name} gauge"]
+        lines += [
+            f'vidprep_{name}{{destination="{place}"{label and f",{label}"}}} {value}' for label, value in values.items()
+        ]
+    return "\n".join(lines) + "\n"

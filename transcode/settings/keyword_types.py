@@ -67,6 +67,7 @@ class RunKeywords(SampleKeywords, total=False):
     skip_failed: bool
     prune: bool
     events: str | Path | None
+    metrics: str | Path | None
     timeout: float | None
     max_memory: str | int | None
     max_pixels: int

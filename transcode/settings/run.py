@@ -184,6 +184,14 @@ class RunOptions:
         str | Path | None,
         Option("Append events as JSON lines to FILE, for vidprep monitor; - means stdout.", "FILE", path="file"),
     ] = None
+    metrics: Annotated[
+        str | Path | None,
+        Option(
+            "Write counts, seconds and bytes to FILE every few seconds, as Prometheus' textfile collector reads them.",
+            "FILE",
+            path="file",
+        ),
+    ] = None
     ffmpeg: Annotated[
         str | Path | None,
         Option(

@@ -188,7 +188,7 @@ def test_a_manifest_cut_short_is_refused_by_name(tmp_path):
     path = tmp_path / MANIFEST_NAME
     write_rows(path, None, [full_row()])
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ManifestError, match="--overwrite") as caught:
+    with pytest.raises(ManifestError, match="restore it") as caught:
         read_table(tmp_path)
     assert caught.value.path == str(path)
 

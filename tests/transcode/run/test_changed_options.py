@@ -26,7 +26,7 @@ OTHER = {
     "shard_size": "2MiB", "hdr": "keep", "on_damage": "fail", "target_psnr": 38, "target_mode": "per-video",
     "target_vmaf": 90, "min_psnr": 20, "verify_every": 2, "score": "xpsnr", "vmaf_model": "vmaf_v1.0.16_3d0h",
     "backend": (), "cluster_address": (), "partition": (), "jobs": 1, "actions": (), "images_to_video": (),
-    "overwrite": (), "skip_failed": True, "prune": True, "events": (), "ffmpeg": (), "timeout": 60, "max_memory": "2GiB",
+    "overwrite": (), "skip_failed": True, "prune": True, "events": (), "metrics": (), "ffmpeg": (), "timeout": 60, "max_memory": "2GiB",
     "max_pixels": 1000000, "max_frames": 1000, "quality": 80, "subsampling": "444", "sample_fps": 2, "sample_max": 8,
     "sample_min": 2, "sample_rule": "llava",
 }  # fmt: skip
