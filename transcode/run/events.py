@@ -73,13 +73,17 @@ class Events:
         self._counts = {"done": 0, "failed": 0, "total": 0}
         self._flying: set[str] = set()
         self._over = threading.Event()
-        self._metrics, self._view, self._is_mute = metrics, RunView(self._run), False
+        self._target, self._metrics, self._view, self._is_mute = target, metrics, RunView(self._run), False
+        self._fd: int | None = None
+        place = target
         try:
-            self._fd = None if target is None else sys.stdout.fileno() if target == "-" else _opened(target)
+            if target is not None:
+                self._fd = sys.stdout.fileno() if target == "-" else _opened(target)
+            place = metrics
             self._write_metrics()
         except OSError as error:
             why = NOT_READ if error.errno == errno.ENXIO else f"cannot be written: {error.strerror}"
-            raise DestinationError(why, path=target if self._fd is None and target else metrics) from error
+            raise DestinationError(why, path=place) from error
 
     def begun(self, plan: Plan, destination: str, backend: str) -> None:
         """Write `begun`, and `progress` every few seconds until `ended`."""
@@ -133,21 +137,21 @@ class Events:
             return self._counts | {"in_flight": flying, "queued": queued, "memory_bytes": memory_bytes()}
 
     def _write(self, event: str, **fields: Any) -> None:
-        head = {"event": event, "run": self._run}
+        all_fields = {"time": round(time.time(), 3), "event": event, "run": self._run, **fields}
+        place = f"{self._target}: events"
         try:
             with self._guard:
-                all_fields = {"time": round(time.time(), 3)} | head | fields
                 self._view.take(all_fields)
                 if self._fd is not None:
                     line = json.dumps(all_fields, ensure_ascii=False)
                     os.write(self._fd, line.encode("utf-8", "surrogateescape") + b"\n")
+                place = f"{self._metrics}: metrics"
                 if event in ("begun", "progress", "ended"):
                     self._write_metrics()
-        except OSError as error:  # a run goes on without events
+        except OSError as error:  # a run goes on without them
             if not self._is_mute:
                 self._is_mute = True
-                what = "events and metrics" if self._metrics else "events"
-                click.echo(f"vidprep: {what} cannot be written: {printable(str(error))}", err=True)
+                click.echo(f"vidprep: {printable(place)} cannot be written: {error.strerror}", err=True)
 
     def _write_metrics(self) -> None:
         if self._metrics is not None:
