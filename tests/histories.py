@@ -3,7 +3,8 @@
     python -m tests.histories [SEEDS] [--first N] [--seconds S] [--lost]
 
 A history has one kind of output, and is made by single runs or by arrays. Its sources come, go, and are replaced by good or
-bad ones; runs are whole, overwrite, or are killed or stopped and woken when another has taken over; merges are done twice. After
+bad ones, or renamed; runs are whole, list some sources, overwrite, or are killed or stopped and woken when another has taken over;
+merges are done twice. After
 each step `validate SRC DST` finds nothing, or names just what is missing; in the end the rows are those of one fresh run.
 
 --lost: files of the destination's own are lost, emptied or replaced by older ones, and commands are run all the same: what was made
@@ -27,6 +28,7 @@ from typing import Any
 
 from tests import points
 from tests.helpers import KILL_ALL, command, environment, fault, leftovers, make_clip, manifest, outputs, transcode
+from tests.living import twice
 from tests.transcode.destination.arrays import KINDS, contents
 from vidprep.formats.errors import ManifestError, StoreError
 
@@ -78,6 +80,10 @@ class History:
 
     def replace(self) -> None:
         self.put(self.rng.choice(sorted(self.src.glob("*.mp4"))).stem)
+
+    def rename(self) -> None:
+        self.clips += 1
+        self.rng.choice(sorted(self.src.glob("*.mp4"))).rename(self.src / f"r{self.clips:02d}.mp4")
 
     def spoil(self) -> None:
         self.rng.choice(sorted(self.src.glob("*.mp4"))).write_bytes(bytes(3000 + self.clips))
@@ -143,11 +149,13 @@ class History:
 
     def step(self) -> None:
         for change in self.rng.sample(
-            (self.add, self.remove, self.replace, self.replace, self.spoil), self.rng.randint(0, 2)
+            (self.add, self.remove, self.replace, self.rename, self.rename, self.spoil), self.rng.randint(0, 3)
         ):
             change()
             self.told.append(f"  {change.__name__}")
         overwrite = ("--overwrite",) if self.rng.random() < 0.2 else ()
+        if (self.made / "manifest.parquet").exists():
+            self.narrowed()
         how = self.rng.choice(("whole", "whole", "killed", "woken"))
         parts = (
             [("--partition", f"{n}/{self.count}") for n in range(self.count)]
@@ -169,6 +177,21 @@ class History:
         if parts != [()]:
             for _ in range(self.rng.choice((1, 2))):
                 self.merge()
+
+    def narrowed(self) -> None:
+        """A run of some sources, perhaps."""
+        name = self.rng.choice(sorted(self.src.glob("*.mp4"))).name
+        given = self.rng.choice(
+            (None, ("--include", name), ("--exclude", name), ("--limit", 2), ("--exclude", "*.txt"))
+        )
+        if given is None:
+            return
+        before = twice(manifest(self.made))
+        self.told.append(f"narrowed {given}")
+        if self.run(*given) not in (0, 1):
+            raise Wrong(self.said)
+        if other := twice(manifest(self.made)) - before:
+            raise Wrong(f"stand twice: {other}")
 
     def merge(self) -> None:
         ran = transcode(self.made, verb="merge")

@@ -3,7 +3,8 @@
     python -m tests.living [HISTORIES] [--first N] [--seconds S]
 
 A history has one kind of output and lists its sources in a folder or a table. Between runs videos are added, moved, replaced, removed
-or spoilt, labels and cuts change, splits are drawn anew; some runs are killed and repeated, prune or overwrite, some are arrays.
+or spoilt, labels and cuts change, splits are drawn anew; some runs are killed and repeated, prune or overwrite, some are arrays, and
+some list only a part of the sources: nothing may then stand twice, and no video may change its split.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Living:
         self.told = [f"{self.kind}, {'table' if self.is_table else 'folder'}"]
         self.clips = 0
         self.split: str | None = None
+        self.drawn: str | None = None
         self.labels: dict[str, str] = {}
         self.columns = ("label",)
         self.with_ids = False
@@ -122,7 +124,36 @@ class Living:
         self.said = ran.err
         return ran.code
 
+    def narrowed(self) -> None:
+        """A run of some sources."""
+        before, videos = manifest(self.made), self.videos()
+        splits = {id_: (row.get("labels") or {}).get("split") for id_, row in before.items()}
+        some = self.rng.choice(videos).relative_to(self.src)
+        filters = [("--include", some), ("--include", f"{some.parent}/*"), ("--exclude", some), ("--exclude", "*.txt")]
+        given = self.rng.choice([*filters, ("--limit", self.rng.randint(1, len(videos)))])
+        more = self.rng.choice(((), (), ("--overwrite",)))
+        code = self.run(*given, *more)
+        self.told.append(f"  {given} {more}: {code}")
+        if code not in (0, 1, 2) or "Traceback" in self.said:
+            raise Wrong(self.said)
+        now = manifest(self.made)
+        if code == 2:
+            if contents(self.made).keys() != {id_ for id_, row in before.items() if row["status"] == "ok"}:
+                raise Wrong(f"was refused and changed: {self.said}")
+            return
+        if other := twice(now) - twice(before):
+            raise Wrong(f"stand twice: {other}")
+        if self.split is None or self.split != self.drawn:
+            return
+        of_content = {row["source_digest"]: splits[id_] for id_, row in before.items() if row["status"] == "ok"}
+        for id_, row in now.items():
+            split = (row.get("labels") or {}).get("split")
+            due = of_content.get(row.get("source_digest"), split)
+            if row["status"] == "ok" and due not in (None, split):
+                raise Wrong(f"{id_} was in {due} and is in {split}")
+
     def step(self) -> None:
+        self.drawn = self.split
         changes = [
             self.add,
             self.move,
@@ -138,7 +169,7 @@ class Living:
             change()
             self.told.append(f"  {change.__name__}")
         flag = self.rng.choice(((), (), ("--prune",), ("--overwrite",)))
-        how = self.rng.choice(("whole", "whole", "killed", "array"))
+        how = self.rng.choice(("whole", "narrowed", "narrowed", "killed", "array"))
         self.told.append(f"{how} {' '.join(flag)}")
         if how == "killed":
             where, name = self.rng.choice(STOPS)
@@ -150,6 +181,11 @@ class Living:
             if self.run(*flag, env=env) not in (-9, 0, 1):
                 raise Wrong(self.said)
             open_store(self.made)
+        if how == "narrowed":
+            for _ in range(self.rng.randint(1, 3)):
+                self.narrowed()
+                if self.rng.random() < 0.5:
+                    self.move()
         if how == "array" and flag != ("--prune",):
             for part in range(2):
                 if self.run(*flag, "--partition", f"{part}/2") not in (0, 1):
@@ -186,6 +222,17 @@ class Living:
             raise Wrong("labels differ from those of a fresh run")
         if left := leftovers(self.made):
             raise Wrong(f"left behind: {left}")
+
+
+def twice(rows: dict[str, dict[str, Any]]) -> set[tuple[Any, ...]]:
+    """Contents that stand once more for a source that is no longer there."""
+    made = [row for row in rows.values() if row["status"] == "ok"]
+    there = {_content(row) for row in made if Path(row["source"]).exists()}
+    return there & {_content(row) for row in made if not Path(row["source"]).exists()}
+
+
+def _content(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["source_digest"], row["source_mtime_ns"], row["start_seconds"], row["end_seconds"]
 
 
 def _there(labels: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
