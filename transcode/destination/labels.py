@@ -130,18 +130,12 @@ def plan_labels(
     Raises:
         SourceError: Labels of units that are not listed would have to change too.
     """
-    import pyarrow.compute as pc
-
     from vidprep.formats.manifest import CLASS_LABEL, SPLIT_LABEL, differing, fitted, values_of
 
     kept = label_columns(root)
     if not kept.columns and not labels.columns and drawing is None:
         return PlannedLabels(labels)
     before = replace(kept.taken([moved.get(id_, id_) for id_ in labels.ids]), ids=labels.ids)
-    if drawn is not None and drawing is not None and drawn.split_rule == drawing.rule:
-        splits = [drawn.taken(labels.ids).columns[SPLIT_LABEL]]
-        splits += [before.columns[SPLIT_LABEL]] if before.split_rule == drawing.rule else []
-        before = replace(before, columns={**before.columns, SPLIT_LABEL: pc.coalesce(*splits)}, split_rule=drawing.rule)
     if drawing is not None and CLASS_LABEL in before.columns and CLASS_LABEL not in labels.columns and not starts_over:
         drawing = replace(drawing, classes=values_of(before.columns[CLASS_LABEL]))
     listed = {*labels.ids, *moved.values(), *removed}
@@ -149,7 +143,7 @@ def plan_labels(
     given = labels
     if drawing is not None:
         sources = {row.id: row.source for row in read_rows(root, _Source)} if others.ids else {}
-        given = drawing.filled(labels, before, others, [sources.get(id_, "") for id_ in others.ids])
+        given = drawing.filled(labels, before, others, [sources.get(id_, "") for id_ in others.ids], drawn)
     stay = [] if starts_over else sorted(kept.columns.keys() - given.columns.keys())
     rule = kept.split_rule if SPLIT_LABEL in stay else given.split_rule
     given = replace(given, columns={**given.columns, **before.chosen(stay).columns}, split_rule=rule)

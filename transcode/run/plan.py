@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -147,12 +147,11 @@ def plan(
     listed = {unit.id for unit in sources.units} | {row.id for row in rejected}
     is_part = destination.part is not None
     unlisted = {id_: known[id_] for id_ in sorted(known.keys() - listed)}
-    compares = takes_all and not overwrite
-    elsewhere = [id_ for id_, row in unlisted.items() if compares and _is_elsewhere(row, folder)]
+    elsewhere = () if overwrite or not takes_all else _elsewhere(unlisted, folder)
     for id_ in elsewhere:
         del unlisted[id_]
-    gone = unlisted if takes_all else {id_: row for id_, row in unlisted.items() if not is_part and _is_missing(row)}
-    lost = _LostRows(unlisted if is_part else gone, takes_all=takes_all)
+    gone = unlisted if takes_all or is_part else _missing(unlisted)
+    lost = _LostRows(gone, takes_all=takes_all)
     renamed: dict[str, str] = {}
     moved: dict[str, Unit] = {}
     jobs: list[WholeJob] = []
@@ -189,24 +188,11 @@ def plan(
         attempt = 1 + (row.attempts if row is not None and not row.ok and _same_source(row, unit, digests) else 0)
         upload = destination.upload(file_name)
         jobs.append(WholeJob(unit, settings, file_name, partial, attempt, ffmpeg, upload))
-    if foreign:
-        raise DestinationError(
-            f"holds {one_line(foreign[0])}{f' and {len(foreign) - 1} more' if foreign[1:] else ''}, which vidprep did not make and an "
-            "output would replace; move it, or take another folder",
-            path=destination.shown,
-        )
-    if others:
-        unit, path = others[0]
-        raise DestinationError(
-            f"{one_line(unit.id)} was made from {path}, which is still there, and {unit.path} would replace it"
-            f"{f', and {len(others) - 1} more likewise' if others[1:] else ''}; take another folder, or a table with ids of their own, "
-            "or --overwrite to keep only what SRC gives",
-            path=destination.shown,
-        )
+    _check_no_strangers(destination, foreign, others)
     to_settle = (*(job.unit.id for job in jobs), *(row.id for row in rejected))
     file_names = {id_: known[id_].file_name for id_ in to_settle if id_ in known and known[id_].file_name}
     found_again = set() if is_part else {*renamed.values()}
-    left = [id_ for id_ in gone if id_ not in found_again]
+    left = [] if is_part else [id_ for id_ in gone if id_ not in found_again]
     listed_paths = {unit.path for unit in sources.units}
     other_ids = {
         id_ for id_ in left if not gone[id_].ok and gone[id_].source in listed_paths
@@ -224,10 +210,38 @@ def plan(
         counted(sources.ignored),
         tuple(left),
         tuple(sorted(removed)),
-        tuple(elsewhere),
+        elsewhere,
         moved,
         renamed,
     )
+
+
+def _check_no_strangers(
+    destination: Destination, foreign: Sequence[str], others: Sequence[tuple[Unit, str | None]]
+) -> None:
+    """Raise DestinationError if outputs would replace files that vidprep did not make, or those of sources elsewhere."""
+    if foreign:
+        raise DestinationError(
+            f"holds {one_line(foreign[0])}{f' and {len(foreign) - 1} more' if foreign[1:] else ''}, which vidprep did not make and an "
+            "output would replace; move it, or take another folder",
+            path=destination.shown,
+        )
+    if others:
+        unit, path = others[0]
+        raise DestinationError(
+            f"{one_line(unit.id)} was made from {path}, which is still there, and {unit.path} would replace it"
+            f"{f', and {len(others) - 1} more likewise' if others[1:] else ''}; take another folder, or a table with ids of their own, "
+            "or --overwrite to keep only what SRC gives",
+            path=destination.shown,
+        )
+
+
+def _elsewhere(rows: Mapping[str, KnownUnit], folder: str | None) -> tuple[str, ...]:
+    return tuple(id_ for id_, row in rows.items() if _is_elsewhere(row, folder))
+
+
+def _missing(rows: Mapping[str, KnownUnit]) -> dict[str, KnownUnit]:
+    return {id_: row for id_, row in rows.items() if _is_missing(row)}
 
 
 def _is_missing(row: KnownUnit) -> bool:

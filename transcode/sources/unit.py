@@ -50,7 +50,14 @@ class SplitDrawing:
         """The options as text. With other options all splits are drawn again."""
         return json.dumps([{name: str(share) for name, share in self.shares.items()}, self.column, self.seed])
 
-    def filled(self, labels: Labels, before: Labels, others: Labels | None = None, paths: Sequence[str] = ()) -> Labels:
+    def filled(
+        self,
+        labels: Labels,
+        before: Labels,
+        others: Labels | None = None,
+        paths: Sequence[str] = (),
+        drawn: Labels | None = None,
+    ) -> Labels:
         """Return the labels with the column `split`.
 
         Args:
@@ -58,6 +65,7 @@ class SplitDrawing:
             before: Splits of the same units in an earlier run.
             others: Labels of units of an earlier run that are not listed; they count in the shares.
             paths: Sources of these units.
+            drawn: Splits that count before those of `before`.
         """
         import pyarrow as pa
 
@@ -68,13 +76,15 @@ class SplitDrawing:
             return known.columns[SPLIT_LABEL].to_pylist() if is_kept else [None] * len(known.ids)
 
         groups, classes, splits = [*self.groups], [*self.classes], [*kept(before)]
+        if drawn is not None:
+            splits = [new or old for new, old in zip(kept(drawn.taken(labels.ids)), splits, strict=True)]
         if others is not None and others.split_rule == self.rule:
             groups += groups_of(others.ids, paths, others.columns, self.column, self.base)
             has_classes = CLASS_LABEL in others.columns
             classes += values_of(others.columns[CLASS_LABEL]) if has_classes else [None] * len(others.ids)
             splits += kept(others)
-        drawn = splits_of(groups, classes, self.shares, self.seed, splits)[: len(labels.ids)]
-        columns = {**labels.columns, SPLIT_LABEL: pa.array(drawn, pa.string())}
+        found = splits_of(groups, classes, self.shares, self.seed, splits)[: len(labels.ids)]
+        columns = {**labels.columns, SPLIT_LABEL: pa.array(found, pa.string())}
         return replace(labels, columns=columns, split_rule=self.rule)
 
 
