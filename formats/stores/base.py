@@ -338,7 +338,8 @@ class FrameStore(ABC):
             num_channels: 1 or 2; None keeps the stored channels.
         """
         raise StoreError(
-            f"{id_}: has no audio: its source has none, or the run dropped it (--audio copy keeps it)", path=self.path
+            f"{id_}: has no audio: its source has none, or the run dropped it (`vidprep transcode --audio copy` keeps it)",
+            path=self.path,
         )
 
     def coded(self, id_: str) -> list[memoryview] | None:

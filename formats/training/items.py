@@ -295,7 +295,9 @@ def chosen_videos(
     if split is not None:
         found = labels.columns.get(SPLIT_LABEL)
         if found is None:
-            raise SettingsError("has no label `split`; make it with --split-by, or vidprep label", path=store.path)
+            raise SettingsError(
+                "has no label `split`; `vidprep transcode --split-by` or `vidprep label` gives one", path=store.path
+            )
         splits = values_of(found)
         if split not in splits:
             there = ", ".join(sorted({str(value) for value in splits if value is not None})) or "none"

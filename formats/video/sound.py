@@ -78,7 +78,7 @@ class Sound:
         own = self.rate
         if self._stream is None or not own:
             raise StoreError(
-                f"{self._id}: has no audio: its source has none, or the run dropped it (--audio copy keeps it)",
+                f"{self._id}: has no audio: its source has none, or the run dropped it (`vidprep transcode --audio copy` keeps it)",
                 path=self._path,
             )
         layout = AudioLayout(

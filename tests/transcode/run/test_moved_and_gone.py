@@ -21,6 +21,7 @@ from tests.helpers import (
     table,
     transcode,
 )
+from tests.robots import make_robot_dataset
 from tests.transcode.destination.arrays import KINDS, contents
 from vidprep.formats import open_store
 
@@ -370,3 +371,14 @@ def test_moved_sources_keep_their_splits_in_an_array(tmp_path, dst):
     again = run("h264", raw, dst, *SPLITS, "--prune")
     assert again.code == 0 and again.rows == {} and len(manifest(dst)) == 8
     assert _splits(dst) == {f"{'b' if n < 5 else 'a'}/{n}": splits[f"a/{n}"] for n in range(8)}
+
+
+@pytest.mark.parametrize("narrowed", [("--limit", 2), ("--include", "*.mp4")])
+def test_a_moved_lerobot_dataset_is_found_although_not_all_is_listed(narrowed, tmp_path, dst):
+    made = make_robot_dataset(tmp_path / "robot", rate=10, lengths=(6, 5, 7))
+    assert transcode(made, dst, *SPLITS[1:], "--quiet", verb="burst").code == 0
+    splits, before = _splits(dst), set(manifest(dst))
+    (tmp_path / "robot").rename(tmp_path / "moved")
+    again = transcode(tmp_path / "moved", dst, *SPLITS[1:], "--json", *narrowed, verb="burst")
+    assert (again.code, again.rows, set(manifest(dst))) == (0, {}, before), again.err
+    assert _splits(dst) == splits
