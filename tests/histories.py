@@ -186,11 +186,11 @@ class History:
         )
         if given is None:
             return
-        before = twice(manifest(self.made))
+        before = manifest(self.made)
         self.told.append(f"narrowed {given}")
         if self.run(*given) not in (0, 1):
             raise Wrong(self.said)
-        if other := twice(manifest(self.made)) - before:
+        if other := twice(manifest(self.made), before):
             raise Wrong(f"stand twice: {other}")
 
     def merge(self) -> None:

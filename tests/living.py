@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ class Living:
             if contents(self.made).keys() != {id_ for id_, row in before.items() if row["status"] == "ok"}:
                 raise Wrong(f"was refused and changed: {self.said}")
             return
-        if other := twice(now) - twice(before):
+        if other := twice(now, before):
             raise Wrong(f"stand twice: {other}")
         if self.split is None or self.split != self.drawn:
             return
@@ -224,11 +225,13 @@ class Living:
             raise Wrong(f"left behind: {left}")
 
 
-def twice(rows: dict[str, dict[str, Any]]) -> set[tuple[Any, ...]]:
-    """Contents that stand once more for a source that is no longer there."""
+def twice(rows: dict[str, dict[str, Any]], before: dict[str, dict[str, Any]]) -> set[tuple[Any, ...]]:
+    """Contents that stand once more for a source that is no longer there, and stood once before: under an id of another table, say."""
     made = [row for row in rows.values() if row["status"] == "ok"]
     there = {_content(row) for row in made if Path(row["source"]).exists()}
-    return there & {_content(row) for row in made if not Path(row["source"]).exists()}
+    found = there & {_content(row) for row in made if not Path(row["source"]).exists()}
+    counts = Counter(_content(row) for row in before.values() if row["status"] == "ok")
+    return {content for content in found if counts[content] < 2}
 
 
 def _content(row: dict[str, Any]) -> tuple[Any, ...]:
