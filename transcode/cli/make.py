@@ -79,19 +79,18 @@ def print_dry_run(
     for note in (*(f"note: {each}" for each in sources.notes), *_counts(labels)):
         click.echo(printable(note), err=True)
     total = sum(job.unit.share_bytes for job in todo.jobs)
-    found, guess = (
-        estimate(place, total, jobs),
-        "usually no larger, and no estimate of the time, as nothing was made here yet",
-    )
-    if found is not None:
+    found, outputs = estimate(place, total, jobs), ""
+    if found is not None and todo.jobs:
         minutes, seconds = divmod(round(found.seconds), 60)
-        guess = (
-            f"about {in_bytes(found.output_bytes)} in {minutes} min {seconds} s, {count_of(jobs, 'video')} at a time, judging by "
-            f"{count_of(found.num_videos, 'video')} of the last run here"
+        outputs = (
+            f"; outputs: about {in_bytes(found.output_bytes)} in {f'{minutes} min ' if minutes else ''}{seconds} s, "
+            f"{count_of(jobs, 'video')} at a time, judging by {count_of(found.num_videos, 'video')} of the last run here"
         )
+    elif todo.jobs:
+        outputs = "; outputs: usually no larger, and no estimate of the time, as nothing was made here yet"
     click.echo(
         f"{len(todo.jobs)} to do, {todo.done} done, {todo.skipped} failed before and skipped, {len(todo.rejected)} cannot be "
-        f"started, {len(sources.ignored)} ignored. Sources to do: {in_bytes(total)}; outputs: {guess}; "
+        f"started, {len(sources.ignored)} ignored. Sources to do: {in_bytes(total)}{outputs}; "
         f"free in {printable(disk_of(place.storage))}: {in_bytes(free_bytes(place.storage))}.",
         err=True,
     )

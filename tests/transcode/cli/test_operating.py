@@ -69,7 +69,7 @@ def test_a_dry_run_estimates_time_and_bytes_and_says_by_what(src: Path, dst: Pat
     assert transcode(src, dst, "--include", "c0[01]*", "--quiet").code == 0
     told = transcode(src, dst, "--dry-run", "--jobs", 2).err
     assert re.search(
-        r"outputs: about [\d.]+ kB in 0 min \d+ s, 2 videos at a time, judging by 2 videos of the last run", told
+        r"outputs: about [\d.]+ kB in \d+ s, 2 videos at a time, judging by 2 videos of the last run", told
     )
     line = json.loads(transcode(src, dst, "--dry-run", "--json").out.splitlines()[-1])["summary"]["estimate"]
     made = sum(path.stat().st_size for path in dst.glob("c0[01].mp4"))
