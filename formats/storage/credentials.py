@@ -61,7 +61,7 @@ def with_credentials(url: str, options: Mapping[str, Any]) -> FoundOptions:
             made |= {name: value for name, value in _of_files().items() if name == "endpoint"}
     endpoint = str(made.get("endpoint") or made.get("aws_endpoint") or os.environ.get("AWS_ENDPOINT_URL") or "")
     # An option of the connection, which obstore refuses among those of the store, or panics.
-    allowed = [made.pop(name) for name in ("allow_http", "aws_allow_http") if name in made]
+    allowed = [made.pop(name) for name in list(made) if name.lower() in ("allow_http", "aws_allow_http")]
     if allowed or url.startswith("http://") or endpoint.startswith("http://"):
         made["client_options"] = {"allow_http": (allowed or [True])[0]} | dict(made.get("client_options") or {})
     return FoundOptions(made, has_credentials)

@@ -11,7 +11,6 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, Unpack
 
@@ -49,7 +48,7 @@ SHOWN = 20
 
 
 def print_dry_run(
-    place: Destination, todo: Plan, sources: SourceList, labels: Labels, jobs: int, *, as_json: bool = False
+    place: Destination, todo: Plan, sources: SourceList, labels: Labels, jobs: int | None, *, as_json: bool = False
 ) -> None:
     if as_json:
         for line in _lines(place, todo, sources, labels, jobs):
@@ -74,18 +73,18 @@ def print_dry_run(
         click.echo(f"removed: {printable(id_)}")
     if left := set(todo.gone) - set(todo.removed):
         rows, them = ("rows have", "them") if len(left) > 1 else ("row has", "it")
-        text = f"{len(left)} {rows} no source any more, such as {printable(min(left))} (--prune removes {them})"
+        pruning = "--prune" if sources.why_partial is None else "--prune, in a run of all sources,"
+        text = f"{len(left)} {rows} no source any more, such as {printable(min(left))} ({pruning} removes {them})"
         click.echo(text, err=True)
     for note in (*(f"note: {each}" for each in sources.notes), *_counts(labels)):
         click.echo(printable(note), err=True)
     total = sum(job.unit.share_bytes for job in todo.jobs)
     found, outputs = estimate(place, total, jobs), ""
     if found is not None and todo.jobs:
-        minutes, seconds = divmod(round(found.seconds), 60)
-        outputs = (
-            f"; outputs: about {in_bytes(found.output_bytes)} in {f'{minutes} min ' if minutes else ''}{seconds} s, "
-            f"{count_of(jobs, 'video')} at a time, judging by {count_of(found.num_videos, 'video')} of the last run here"
-        )
+        made, count, time = found["output_bytes"] or 0.0, int(found["num_videos"] or 0), ""
+        if (seconds := found["seconds"]) is not None:
+            time = f" in {seconds // 60:.0f} min {seconds % 60:.0f} s with {count_of(jobs or 1, 'video')} at a time"
+        outputs = f"; outputs: about {in_bytes(made)}{time}, judging by {count_of(count, 'video')} made here"
     elif todo.jobs:
         outputs = "; outputs: usually no larger, and no estimate of the time, as nothing was made here yet"
     click.echo(
@@ -104,45 +103,25 @@ class _Cost(NamedTuple):
     source_size_bytes: int | None
     size_bytes: int | None
     encode_seconds: float | None
-    run: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Estimate of a run, by the last run that finished videos in its destination.
-
-    Attributes:
-        seconds: Duration of the run
-        output_bytes: Bytes of its outputs
-        num_videos: Number of videos that it is judged by
-    """
-
-    seconds: float
-    output_bytes: float
-    num_videos: int
-
-
-def estimate(place: Destination, source_bytes: int, jobs: int) -> Estimate | None:
-    """Return what a run may cost; None if nothing was made in the destination yet.
+def estimate(place: Destination, source_bytes: int, jobs: int | None) -> dict[str, float | None] | None:
+    """Return the seconds and output bytes that a run may cost, and by how many finished videos in its destination that is
+    judged; None if there are none.
 
     Args:
         place: The destination.
         source_bytes: Bytes of the sources to do.
-        jobs: Videos at a time.
+        jobs: Videos at a time; None if unknown.
     """
-    costs = [
-        cost
-        for cost in read_rows(place.root, _Cost)
-        if cost.status == "ok" and cost.source_size_bytes and cost.encode_seconds
-    ]
-    last = max((cost.run or 0 for cost in costs), default=0)
-    costs = [cost for cost in costs if (cost.run or 0) == last]
-    before = sum({cost.source: cost.source_size_bytes or 0 for cost in costs}.values())  # cuts share a source
+    costs = [each for each in read_rows(place.root, _Cost) if each.status == "ok" and each.encode_seconds]
+    before = sum({each.source: each.source_size_bytes or 0 for each in costs}.values())  # cuts share a source
     if not before:
         return None
-    seconds, made = sum(cost.encode_seconds or 0.0 for cost in costs), sum(cost.size_bytes or 0 for cost in costs)
     share = source_bytes / before
-    return Estimate(seconds * share / jobs, made * share, len(costs))
+    seconds = sum(each.encode_seconds or 0.0 for each in costs) * share
+    made = sum(each.size_bytes or 0 for each in costs) * share
+    return {"seconds": None if jobs is None else seconds / jobs, "output_bytes": made, "num_videos": len(costs)}
 
 
 def _counts(labels: Labels) -> Iterator[str]:
@@ -168,7 +147,9 @@ def _counted(values: list[str]) -> str:
     return ", ".join(f"{value} {count}" for value, count in counts.most_common(SHOWN)) + more
 
 
-def _lines(place: Destination, todo: Plan, sources: SourceList, labels: Labels, jobs: int) -> Iterator[dict[str, Any]]:
+def _lines(
+    place: Destination, todo: Plan, sources: SourceList, labels: Labels, jobs: int | None
+) -> Iterator[dict[str, Any]]:
     """Yield lines for machines, the summary last."""
     for job in todo.jobs:
         yield {
@@ -199,7 +180,7 @@ def _lines(place: Destination, todo: Plan, sources: SourceList, labels: Labels, 
         "ignored": len(sources.ignored),
         "source_bytes": source_bytes,
         "free_bytes": free_bytes(place.storage),
-        "estimate": None if found is None else asdict(found),
+        "estimate": found,
     }
     yield {"summary": counts | about}
 
@@ -361,7 +342,8 @@ def _run_command(source: Path | str, destination: Path | str, given: dict[str, A
     progress = Progress(is_shown=True, has_bar=not quiet, on_row=on_row)
     request = request_of(source, destination, given, progress, kind, dry_run=dry_run)
     if dry_run:
-        print_dry_run(request.place, *preview(request), request.options.jobs or default_jobs(), as_json=as_json)
+        jobs = (request.options.jobs or default_jobs()) if request.options.backend == "local" else None
+        print_dry_run(request.place, *preview(request), jobs, as_json=as_json)
         return
     summary = _executed(request)
     if as_json:

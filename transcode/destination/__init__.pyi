@@ -7,7 +7,7 @@ from .array_plan import (
     forget_plan as forget_plan,
     previewed as previewed,
 )
-from .destination import PLAN_NAME as PLAN_NAME, SPLITS_NAME as SPLITS_NAME, Destination as Destination
+from .destination import PLAN_NAME as PLAN_NAME, Destination as Destination, splits_name as splits_name
 from .labels import PlannedLabels as PlannedLabels, plan_labels as plan_labels
 from .lease import LeasePlace as LeasePlace
 from .opening import (

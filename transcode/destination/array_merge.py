@@ -27,8 +27,8 @@ from vidprep.transcode.destination.destination import (
     PART_END_NAME,
     PART_PLAN_NAME,
     PLAN_NAME,
-    SPLITS_NAME,
     Destination,
+    split_names,
 )
 from vidprep.transcode.destination.opening import open_destination, open_finished
 from vidprep.transcode.destination.partition import MAX_PARTITIONS, Partition, partitions_in as partitions_in
@@ -320,7 +320,7 @@ def _keep_unfinished_plan(whole: Destination, *, is_done: bool) -> None:
     plan = whole.shared_file(PLAN_NAME)
     if not is_done and plan is not None:
         whole.write_own(MERGED_PLAN_NAME, plan.read_bytes())
-    gone = (MERGED_PLAN_NAME, PLAN_NAME, SPLITS_NAME) if is_done else (PLAN_NAME,)
+    gone = (MERGED_PLAN_NAME, PLAN_NAME, *split_names(whole.storage)) if is_done else (PLAN_NAME,)
     whole.storage.remove(*(f"{STATE_DIR}/{name}" for name in gone))
 
 

@@ -3,7 +3,7 @@
 DST/.vidprep/plan.parquet                    every video and its partition; the settings of all partitions
 DST/.vidprep/part-00003-of-00064/plan.json   what partition 3 is about to do, and by which plan
 DST/.vidprep/part-00003-of-00064/end.json    partition 3 did all of it
-DST/.vidprep/splits.parquet                  the split of each video, as the first task drew them (--split-by)
+DST/.vidprep/splits-RULE.parquet             the split of each video, as the first task drew them (--split-by)
 DST/.vidprep/merged-plan.parquet             the plan of a run that `vidprep merge` found incomplete
 
 The first task writes the plan before any task works. So the partition of a video never depends on the sources that
@@ -30,8 +30,8 @@ from vidprep.transcode.destination.destination import (
     PART_END_NAME,
     PART_PLAN_NAME,
     PLAN_NAME as PLAN_NAME,
-    SPLITS_NAME as SPLITS_NAME,
     Destination,
+    split_names,
 )
 from vidprep.transcode.destination.partition import (
     MAX_PARTITIONS,
@@ -216,7 +216,7 @@ def forget_plan(place: Destination, selection: Selection) -> None:
         for path in filter(None, map(place.shared_file, names)):
             if read_array_plan(path).selection.narrowing != selection.narrowing:
                 return
-    place.storage.remove(*(f"{STATE_DIR}/{name}" for name in (*names, MERGED_NAME, SPLITS_NAME)))
+    place.storage.remove(*(f"{STATE_DIR}/{name}" for name in (*names, MERGED_NAME, *split_names(place.storage))))
 
 
 def _incomplete_plan(place: Destination, part: Partition, settings: RunSettings, *, overwrite: bool) -> Path | None:
@@ -279,7 +279,8 @@ def state_of(unit: Unit) -> State:
 def _share(sources: SourceList, part: Partition, parts: Mapping[str, int]) -> SourceList:
     """Return the sources of a partition. Sources that cannot be started at all go to the first one."""
     units = tuple(unit for unit in sources.units if parts.get(unit.id) == part.index)
-    return replace(sources, units=units, problems=sources.problems if part.index == 0 else ())
+    problems = sources.problems if part.index == 0 else ()
+    return replace(sources, units=units, problems=problems, listing=sources.units)
 
 
 def _written(count: int, settings: RunSettings, selection: Selection, units: tuple[Unit, ...]) -> bytes:

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from vidprep.formats.manifest import Labels
 
 PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME = "plan.parquet", "merged-plan.parquet", "merged.json"
-SPLITS_NAME = "splits.parquet"
 PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
 WRITTEN_NAME, WRITTEN_BYTES_MAX = "manifest.json", 4096
 UNREADABLE = ".unreadable"
@@ -141,6 +140,16 @@ class Outputs(Protocol):
             is_complete: Whether all work was done.
         """
         ...
+
+
+def splits_name(rule: str) -> str:
+    """Return the name of the file with the splits that the first task of an array drew by a rule."""
+    return f"splits-{hashlib.sha256(rule.encode()).hexdigest()[:16]}.parquet"
+
+
+def split_names(storage: Storage) -> list[str]:
+    """Return the names of all such files."""
+    return sorted(storage.list(lambda name: name.startswith("splits-"), STATE_DIR))
 
 
 class Destination:

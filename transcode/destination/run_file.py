@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vidprep.formats.errors import DiskFullError, ManifestError, SettingsError, StoreError, VidprepError
-from vidprep.formats.manifest import REMOVED, Journal, ManifestRow, is_text, read_rows
+from vidprep.formats.manifest import MANIFEST_NAME, REMOVED, Journal, ManifestRow, is_text, read_rows
 from vidprep.formats.model import Cut, SourceState
 from vidprep.formats.option import options_of
 from vidprep.formats.storage import Storage, is_disk_full, read_json
@@ -45,7 +45,8 @@ def explained(storage: Storage) -> Iterator[None]:
         raise
     except ManifestError as error:
         path = (error.path or "").replace(str(storage.root), storage.shown)
-        raise ManifestError(f"{error.message} (--overwrite, of all sources, does)", path=path) from error
+        hint = " (`vidprep transcode --overwrite`, of all sources, does)" if path.endswith(MANIFEST_NAME) else ""
+        raise ManifestError(f"{error.message}{hint}", path=path) from error
     except (OSError, VidprepError) as error:
         if is_disk_full(error):
             raise DiskFullError(no_room(storage)) from error

@@ -23,13 +23,14 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vidprep.formats.errors import DestinationError, printable
+from vidprep.formats.errors import DestinationError, VidprepError, printable
 from vidprep.formats.storage import memory_bytes, replacing
 
 if TYPE_CHECKING:
@@ -73,17 +74,14 @@ class Events:
         self._counts = {"done": 0, "failed": 0, "total": 0}
         self._flying: set[str] = set()
         self._over = threading.Event()
-        self._target, self._metrics, self._view, self._is_mute = target, metrics, RunView(self._run), False
-        self._fd: int | None = None
-        place = target
+        self._target, self._metrics, self._view, self._muted = target, metrics, RunView(self._run), set[str]()
+        if metrics is not None and not os.access(Path(metrics).absolute().parent, os.W_OK):
+            raise DestinationError("cannot be written: no such folder, or not allowed", path=metrics)
         try:
-            if target is not None:
-                self._fd = sys.stdout.fileno() if target == "-" else _opened(target)
-            place = metrics
-            self._write_metrics()
+            self._fd = None if target is None else sys.stdout.fileno() if target == "-" else _opened(target)
         except OSError as error:
             why = NOT_READ if error.errno == errno.ENXIO else f"cannot be written: {error.strerror}"
-            raise DestinationError(why, path=place) from error
+            raise DestinationError(why, path=target) from error
 
     def begun(self, plan: Plan, destination: str, backend: str) -> None:
         """Write `begun`, and `progress` every few seconds until `ended`."""
@@ -138,25 +136,34 @@ class Events:
 
     def _write(self, event: str, **fields: Any) -> None:
         all_fields = {"time": round(time.time(), 3), "event": event, "run": self._run, **fields}
-        place = f"{self._target}: events"
+        with self._guard:
+            self._view.take(all_fields)
+            if (fd := self._fd) is not None:
+                line = json.dumps(all_fields, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+                self._tried(f"{self._target}: events", lambda: os.write(fd, line))
+            if event in ("begun", "progress", "ended"):
+                self._tried(f"{self._metrics}: metrics", self._write_metrics)
+
+    def _tried(self, what: str, write: Callable[[], object]) -> None:
+        """Write something. A run goes on if that fails, and says so once."""
         try:
-            with self._guard:
-                self._view.take(all_fields)
-                if self._fd is not None:
-                    line = json.dumps(all_fields, ensure_ascii=False)
-                    os.write(self._fd, line.encode("utf-8", "surrogateescape") + b"\n")
-                place = f"{self._metrics}: metrics"
-                if event in ("begun", "progress", "ended"):
-                    self._write_metrics()
-        except OSError as error:  # a run goes on without them
-            if not self._is_mute:
-                self._is_mute = True
-                click.echo(f"vidprep: {printable(place)} cannot be written: {error.strerror}", err=True)
+            write()
+        except OSError as error:
+            if what not in self._muted:
+                self._muted.add(what)
+                click.echo(f"vidprep: {printable(what)} cannot be written: {error.strerror}", err=True)
 
     def _write_metrics(self) -> None:
         if self._metrics is not None:
             with replacing(Path(self._metrics)) as file:
                 file.write(metrics_of(self._view).encode("utf-8", "surrogateescape"))
+
+    def broken(self, error: BaseException) -> None:
+        """Record that an exception has ended the run."""
+        self._over.set()
+        self._view.exit_code = error.exit_code if isinstance(error, VidprepError) else 1
+        if self._view.began:
+            self._tried(f"{self._metrics}: metrics", self._write_metrics)
 
 
 # ------------------------------------------------------------------------------------------------ what the lines come to

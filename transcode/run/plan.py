@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -188,6 +188,9 @@ def plan(
         attempt = 1 + (row.attempts if row is not None and not row.ok and _same_source(row, unit, digests) else 0)
         upload = destination.upload(file_name)
         jobs.append(WholeJob(unit, settings, file_name, partial, attempt, ffmpeg, upload))
+    for unit in sources.listing:  # of all tasks of an array
+        if unit.id not in known and unit.id not in renamed and (before := lost.found_as(unit)) is not None:
+            renamed[unit.id] = before
     _check_no_strangers(destination, foreign, others)
     to_settle = (*(job.unit.id for job in jobs), *(row.id for row in rejected))
     file_names = {id_: known[id_].file_name for id_ in to_settle if id_ in known and known[id_].file_name}
@@ -241,7 +244,29 @@ def _elsewhere(rows: Mapping[str, KnownUnit], folder: str | None) -> tuple[str, 
 
 
 def _missing(rows: Mapping[str, KnownUnit]) -> dict[str, KnownUnit]:
-    return {id_: row for id_, row in rows.items() if _is_missing(row)}
+    """Return the rows whose source was a local file that no longer exists. Each folder is listed once."""
+    folders: dict[str, set[str] | None] = {}
+    found: dict[str, KnownUnit] = {}
+    for id_, row in rows.items():
+        folder, name = os.path.split(row.source or "")
+        if not folder or is_url(folder):
+            continue
+        if folder not in folders:
+            folders[folder] = _names_in(folder)
+        names = folders[folder]
+        if names is not None and name not in names:
+            found[id_] = row
+    return found
+
+
+def _names_in(folder: str) -> set[str] | None:
+    """Return the names in a folder; None if they are not known."""
+    try:
+        return set(os.listdir(folder))  # noqa: PTH208
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+    except OSError:
+        return None
 
 
 def _is_missing(row: KnownUnit) -> bool:
@@ -268,25 +293,26 @@ class _LostRows:
 
     def __init__(self, gone: Mapping[str, KnownUnit], *, takes_all: bool) -> None:
         self._takes_all = takes_all
-        self._rows: dict[tuple[object, ...], list[KnownUnit]] = defaultdict(list)
+        self._rows: dict[tuple[object, ...], dict[str | None, deque[KnownUnit]]] = defaultdict(
+            lambda: defaultdict(deque)
+        )
         for row in gone.values():
-            self._rows[row.source_state, row.cut].append(row)
+            self._rows[row.source_state, row.cut][row.source_digest].append(row)
 
     def found_as(self, unit: Unit) -> str | None:
         """Return the id of the row whose source became that of this unit. Each row is found once."""
-        alike = self._rows.get((unit.state, unit.cut), [])
-        there = [row for row in alike if self._takes_all or _is_missing(row)]
-        if not there or unit.is_copied:
+        alike = self._rows.get((unit.state, unit.cut))
+        if not alike or unit.is_copied:
             return None
         try:
-            digest = sampled_digest(Path(unit.path))
+            rows = alike.get(sampled_digest(Path(unit.path)), deque())
         except OSError:
             return None
-        found = next((row for row in there if row.source_digest == digest), None)
-        if found is None:
-            return None
-        alike.remove(found)
-        return found.id
+        while rows:
+            row = rows.popleft()
+            if self._takes_all or _is_missing(row):
+                return row.id
+        return None
 
 
 def _same_source(row: KnownUnit, unit: Unit, digests: Collection[str]) -> bool:

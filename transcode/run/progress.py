@@ -117,6 +117,11 @@ class Progress:
         """Report that a signal is stopping the run."""
         self.message("stopping: running videos may finish within a few seconds; press Ctrl-C again to stop immediately")
 
+    def broken(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Record an exception that ends the run; the signature is that of `__exit__`."""
+        if error is not None and self.events:
+            self.events.broken(error)
+
     def finish(self, summary: Summary) -> None:
         self._bar.close()
         self._bar = None

@@ -17,7 +17,6 @@ from vidprep.formats.processes import Process
 from vidprep.formats.storage import OBJECT_STORES, ArrowStream
 from vidprep.formats.stores import ENCODED
 from vidprep.transcode.destination import (
-    SPLITS_NAME,
     Destination,
     Partition,
     PlannedLabels,
@@ -31,6 +30,7 @@ from vidprep.transcode.destination import (
     parse_partition,
     plan_labels,
     previewed,
+    splits_name,
     value_found_for,
 )
 from vidprep.transcode.media import encoder_version, find_ffmpeg, has_encoder, used_versions
@@ -197,6 +197,7 @@ def execute(
         VidprepError, OSError: Something stops all of it.
     """
     with ExitStack() as held:
+        held.push(request.reporter.broken)
         session = _begin(request, held)
         num_recovered = _take_over(session)
         _search_value(session)
@@ -249,7 +250,7 @@ def _plan(session: Session) -> Plan:
     place.merge_journal()  # rows of a stopped run, with its labels
     todo = request.plan(session.sources, session.settings)
     if request.options.overwrite:
-        _refuse_mixture(request, session.sources, session.settings)
+        _refuse_mixture(request, session.sources, session.settings, todo)
     place.write_settings(session.settings, used_versions(session.settings, request.ffmpeg))
     return todo
 
@@ -390,7 +391,7 @@ def _planned_labels(request: RunRequest, sources: SourceList, todo: Plan) -> Pla
     are_all = sources.why_partial is None
     labels = sources.labels or Labels([unit.id for unit in sources.units])
     place, is_part = request.place, request.place.part is not None
-    path = place.shared_file(SPLITS_NAME) if is_part and sources.drawing is not None else None
+    path = place.shared_file(splits_name(sources.drawing.rule)) if is_part and sources.drawing is not None else None
     return plan_labels(
         place.root,
         labels,
@@ -411,7 +412,7 @@ def _relabel(session: Session, todo: Plan) -> int:
         return 0
     taken = _planned_labels(request, sources, todo)
     if place.part is not None and sources.drawing is not None:  # all tasks give what the first one drew
-        place.create_shared(SPLITS_NAME, taken.given.chosen(["split"]).as_bytes())
+        place.create_shared(splits_name(sources.drawing.rule), taken.given.chosen(["split"]).as_bytes())
         taken = _planned_labels(request, sources, todo)
     if taken.is_new:
         place.labels.give(taken.given)
@@ -455,16 +456,16 @@ def _check_opens(place: Destination) -> None:
         open_store(place.root)
 
 
-def _refuse_mixture(request: RunRequest, sources: SourceList, settings: RunSettings) -> None:
+def _refuse_mixture(request: RunRequest, sources: SourceList, settings: RunSettings, todo: Plan) -> None:
     """Raise DestinationError if outputs with other settings would remain beside new ones."""
     place, why = request.place, request.why_partial(sources)
     if why is None or place.part is not None:
         return
-    listed = {unit.id for unit in sources.units}
+    listed, known = {unit.id for unit in sources.units} | {*todo.renamed.values()}, settings.digests
     others = [
         id_
         for id_, row in place.known_units().items()
-        if row.ok and id_ not in listed and row.settings_digest not in settings.digests
+        if row.ok and id_ not in listed and row.settings_digest not in known
     ]
     if others:
         raise DestinationError(

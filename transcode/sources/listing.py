@@ -100,8 +100,9 @@ def labels_of(
         classes = values_of(columns[CLASS_LABEL]) if CLASS_LABEL in columns else [None] * len(units)
         if (column := given.split_group) is not None and column not in columns:
             raise SourceError(f"--split-group: has no label {one_line(column)}", path=path)
-        groups = groups_of([unit.id for unit in units], [unit.path for unit in units], columns, column, base)
-        drawing = SplitDrawing(groups, classes, given.split_by, column, given.split_seed, base)
+        groups = groups_of([unit.id for unit in units], [unit.path for unit in units], columns, column)
+        folder = base if column is None else ""
+        drawing = SplitDrawing(groups, classes, given.split_by, column, given.split_seed, folder)
     return Labels([unit.id for unit in units], columns), drawing
 
 

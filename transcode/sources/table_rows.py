@@ -81,7 +81,7 @@ def _place_of(name: str) -> str | None:
 def _is_middle(name: str) -> bool:
     """Return whether a column may say where the middle of a cut is, such as AVA's `middle_frame_timestamp`."""
     words = set(re.findall(r"[a-z]+", name.lower()))
-    return bool(words & MIDDLES and words & (OF_TIME | OF_FRAMES))
+    return bool(words & MIDDLES and words & (OF_TIME | OF_FRAMES)) and words <= MIDDLES | OF_TIME | OF_FRAMES | FILLERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ def read_table(
     paths = found.values("path")
     if equal := _with_equal_cuts(paths, cuts, places, path):
         cuts = [
-            (*cells[:3], None, None, cells[5]) if source in equal else cells
+            _without_frames(cells) if isinstance(source, str) and source in equal else cells
             for source, cells in zip(paths, cuts, strict=True)
         ]
         notes = {"": "cuts are given in seconds and in frames, which agree; those in seconds were taken", **found.notes}
@@ -300,17 +300,25 @@ def read_table(
         raise remote.fault
 
 
+def _without_frames(cells: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the cells of a cut without a frame where the same end is given in seconds."""
+    start, end, duration, first, last, stream = cells
+    return start, end, duration, first if start in (None, "") else None, last if end in (None, "") else None, stream
+
+
 def _with_equal_cuts(paths: Sequence[Any], cuts: Sequence[Sequence[Any]], places: CutColumns, path: str) -> set[Any]:
     """Return the sources whose rows give cuts both in seconds and in frames, which agree to within a frame at some frame rate.
 
     Raises:
         SourceError: Those of another source agree at none.
     """
+    if {places.start, places.end} == {None} or {places.start_frame, places.end_frame} == {None}:
+        return set()
     rates: dict[Any, tuple[float, float]] = {}
     num_points: Counter[Any] = Counter()
     apart: list[int] = []
     for number, (source, (start, end, _, first, last, _)) in enumerate(zip(paths, cuts, strict=True)):
-        with suppress(ValueError):  # told row by row
+        with suppress(ValueError, TypeError):  # told row by row
             given = [(seconds_of("start", start), _frame_of("", first)), (seconds_of("end", end), _frame_of("", last))]
             points = [(seconds, frame) for seconds, frame in given if seconds is not None and frame is not None]
             least, most = rates.get(source, (0.0, MAX_RATE))

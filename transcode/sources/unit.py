@@ -4,7 +4,7 @@
 source keeps its split whatever comes later; a later one gets the split that is furthest behind in its class. Cuts of
 one source, and sources with the same value of `--split-group`, are drawn together.
 """
-# ruff: noqa: PTH118, PTH119, PTH122
+# ruff: noqa: PTH118, PTH122
 
 from __future__ import annotations
 
@@ -79,29 +79,32 @@ class SplitDrawing:
         if drawn is not None:
             splits = [new or old for new, old in zip(kept(drawn.taken(labels.ids)), splits, strict=True)]
         if others is not None and others.split_rule == self.rule:
-            groups += groups_of(others.ids, paths, others.columns, self.column, self.base)
+            groups += groups_of(others.ids, paths, others.columns, self.column)
             has_classes = CLASS_LABEL in others.columns
             classes += values_of(others.columns[CLASS_LABEL]) if has_classes else [None] * len(others.ids)
             splits += kept(others)
-        found = splits_of(groups, classes, self.shares, self.seed, splits)[: len(labels.ids)]
+        found = splits_of(groups, classes, self.shares, self.seed, splits, self.base)[: len(labels.ids)]
         columns = {**labels.columns, SPLIT_LABEL: pa.array(found, pa.string())}
         return replace(labels, columns=columns, split_rule=self.rule)
 
 
 def groups_of(
-    ids: Sequence[str], paths: Sequence[str], columns: Mapping[str, pa.Array], column: str | None, base: str
+    ids: Sequence[str], paths: Sequence[str], columns: Mapping[str, pa.Array], column: str | None
 ) -> list[str]:
-    """Return the group of each unit; groups are drawn together. It is the value of a column, or the path of the source,
-    relative to `base` and without suffix.
+    """Return the group of each unit; groups are drawn together. It is the value of a column, or the path of the source
+    without suffix.
     """
     if column is None:
-        base = os.path.join(base, "")
-        relative = (path[len(base) :] if path.startswith(base) else os.path.basename(path) for path in paths)
-        return [os.path.splitext(name)[0] for name in relative]
+        return [os.path.splitext(path)[0] for path in paths]
     from vidprep.formats.manifest import values_of
 
     values = values_of(columns[column]) if column in columns else [None] * len(ids)
-    return [repr(value) if value is not None else f"alone {id_}" for value, id_ in zip(values, ids, strict=True)]
+    return [_key(value) if value is not None else f"alone {id_}" for value, id_ in zip(values, ids, strict=True)]
+
+
+def _key(value: object) -> str:
+    """Return a value as text, the same for 1, 1.0 and "1": another table may have another type."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def splits_of(
@@ -110,6 +113,7 @@ def splits_of(
     shares: Mapping[str, Fraction],
     seed: int,
     before: Sequence[str | None] | None = None,
+    base: str = "",
 ) -> list[str]:
     """Draw the split of each unit.
 
@@ -119,16 +123,18 @@ def splits_of(
         shares: Share of each split; they add up to 1.
         seed: Seed; another one draws other splits.
         before: Previous split of each unit. If units of a group had several, the most frequent one counts.
+        base: Folder of groups that are paths, which does not count in the drawing.
     """
     seen: dict[str, Counter[str]] = defaultdict(Counter)
     given: dict[str, Counter[str]] = defaultdict(Counter)
     for group, class_, split in zip(groups, classes, before or [None] * len(groups), strict=True):
-        seen[group][repr(class_)] += 1
+        seen[group][_key(class_)] += 1
         if split in shares:
             given[group][str(split)] += 1
     splits = {group: min(counts, key=lambda name: (-counts[name], name)) for group, counts in given.items()}
     members: dict[str, list[str]] = defaultdict(list)
-    for group in sorted(seen, key=lambda group: (_place(group, seed), group)):
+    inside = os.path.join(base, "") if base else ""
+    for group in sorted(seen, key=lambda group: (_place(group.removeprefix(inside), seed), group)):
         members[min(seen[group], key=lambda class_: (-seen[group][class_], class_))].append(group)
     total = Counter(splits.values())
     for class_ in sorted(members, key=lambda name: (_place(name, seed), name)):
@@ -276,6 +282,7 @@ class SourceList:
         why_partial: Why other sources may exist; None if the list is complete
         drawing: How the splits in `labels` are drawn; None if they are not
         notes: Messages about the columns of the table
+        listing: For a task of an array: the units of all tasks
     """
 
     units: tuple[Unit, ...]
@@ -286,3 +293,4 @@ class SourceList:
     why_partial: str | None = None
     drawing: SplitDrawing | None = None
     notes: tuple[str, ...] = ()
+    listing: tuple[Unit, ...] = ()

@@ -138,7 +138,7 @@ def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
     if not begun == before == _state_of(unit.path):
         raise ReadError("changed while it was being read; run again when it is complete", path=unit.path)
     describe_output(row, made, stream.output, Path(job.partial))
-    row.settings_digest = settings.digest_of({*_unused(job, row, stream, has_sound=has_sound)})
+    row.settings_digest = job.settings.digest_of({*_unused(job, row, stream, has_sound=has_sound)})
     if settings.output.replaces_source and not unit.cut and (row.size_bytes or 0) > row.source_size_bytes:
         row.warn(
             Remark("larger_than_source", f"larger than its source: {row.size_bytes} bytes from {row.source_size_bytes}")

@@ -63,13 +63,27 @@ def test_metrics_that_cannot_be_written_are_refused_before_anything_is_made(
     assert ran.code == 2 and "nowhere/run.prom: cannot be written" in ran.err and not dst.exists()
 
 
+def test_metrics_go_on_without_the_reader_of_events(src: Path, tmp_path: Path, dst: Path) -> None:
+    """Both stopped when one failed."""
+    ran = transcode(src, dst, "--metrics", tmp_path / "run.prom", "--events", "/dev/full")
+    assert ran.code == 1 and ran.err.count("/dev/full: events cannot be written") == 1
+    assert 'state="ok"} 4' in (tmp_path / "run.prom").read_text()
+
+
+def test_a_run_that_is_refused_leaves_the_metrics_of_the_last_one(src: Path, tmp_path: Path, dst: Path) -> None:
+    assert transcode(src, dst, "--metrics", tmp_path / "run.prom").code == 1
+    before = (tmp_path / "run.prom").read_text()
+    assert transcode(src, dst, "--metrics", tmp_path / "run.prom", "--crf", 40).code == 2
+    assert (tmp_path / "run.prom").read_text() == before
+
+
 def test_a_dry_run_estimates_time_and_bytes_and_says_by_what(src: Path, dst: Path) -> None:
     first = transcode(src, dst, "--dry-run")
     assert "no estimate of the time, as nothing was made here yet" in first.err
     assert transcode(src, dst, "--include", "c0[01]*", "--quiet").code == 0
     told = transcode(src, dst, "--dry-run", "--jobs", 2).err
     assert re.search(
-        r"outputs: about [\d.]+ kB in \d+ s, 2 videos at a time, judging by 2 videos of the last run", told
+        r"outputs: about [\d.]+ kB in 0 min \d+ s with 2 videos at a time, judging by 2 videos made here", told
     )
     line = json.loads(transcode(src, dst, "--dry-run", "--json").out.splitlines()[-1])["summary"]["estimate"]
     made = sum(path.stat().st_size for path in dst.glob("c0[01].mp4"))

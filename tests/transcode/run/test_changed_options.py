@@ -70,6 +70,31 @@ def test_an_option_that_changes_is_refused_by_name_or_makes_nothing_again(verb, 
         assert ran.code == 0 or keyword not in NO_OPTION_OF_OUTPUTS, ran.err
 
 
+TOGETHER = [
+    ("transcode", ["--side-of", "c00=32", "--fps", 10, "--hdr", "keep", "--audio", "copy", "--score", "xpsnr", "--cut-origin", "container"]),
+    ("transcode", ["--target-psnr", 30, "--target-mode", "per-video", "--video-stream", 0, "--on-damage", "fail", "--min-psnr", 20]),
+    ("transcode", ["--engine", "ffmpeg", "--size", "32x32", "--fit", "crop", "--source-fps", 12, "--gop", 5]),
+    ("transcode", ["--format", "shards", "--short-side", 32, "--gop", 5, "--split", "off"]),
+    ("burst", ["--side-of", "c01=32", "--sample-fps", 2, "--quality", 80, "--subsampling", "444"]),
+    ("burst", ["--format", "tensor", "--multiple-of", 32, "--min-area", 1024, "--max-area", 4096]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "given"), TOGETHER)
+def test_the_same_command_makes_nothing_again(verb, given, finished, dst):
+    assert transcode(finished / "src", dst, *given, "--quiet", verb=verb).code == 0
+    again = transcode(finished / "src", dst, *given, "--json", verb=verb)
+    assert (again.code, again.rows, again.summary["done_before"]) == (0, {}, 2), again.err
+
+
+@pytest.mark.parametrize(("verb", "given"), TOGETHER[::4])
+def test_an_array_of_such_videos_is_whole(verb, given, finished, dst):
+    for number in range(2):
+        assert transcode(finished / "src", dst, *given, "--partition", f"{number}/2", verb=verb).code == 0
+    merged = transcode(dst, verb="merge")
+    assert merged.code == 0 and "2 ok, 0 failed" in merged.err, merged.err
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

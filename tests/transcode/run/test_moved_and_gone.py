@@ -382,3 +382,37 @@ def test_a_moved_lerobot_dataset_is_found_although_not_all_is_listed(narrowed, t
     again = transcode(tmp_path / "moved", dst, *SPLITS[1:], "--json", *narrowed, verb="burst")
     assert (again.code, again.rows, set(manifest(dst))) == (0, {}, before), again.err
     assert _splits(dst) == splits
+
+
+def test_many_moved_sources_keep_their_splits_whatever_task_draws_first(tmp_path, dst):
+    """Those of other tasks were drawn anew: of 12 videos four stood in two splits."""
+    raw, shares = tmp_path / "raw", ("--split-by", "train=0.5,val=0.25,test=0.25")
+    for number in range(12):
+        make_clip(raw / f"v{number:02d}.mp4", 4, seed=number)
+    assert run("h264", raw, dst, *shares).code == 0
+    splits = _splits(dst)
+    (raw / "m").mkdir()
+    for clip in sorted(raw.glob("*.mp4")):
+        clip.rename(raw / "m" / clip.name)
+    for number in range(3):
+        assert run("h264", raw, dst, *shares, "--partition", f"{number}/3").code == 0
+    assert transcode(dst, verb="merge").code == 0
+    now = _splits(dst)
+    assert all(now[f"m/{name}"] == split for name, split in splits.items())
+
+
+def test_many_sources_alike_in_size_and_time_are_found_at_once(tmp_path, dst):
+    """Archives set one time for all: each search went through all of them."""
+    raw = tmp_path / "raw"
+    for number in range(6):
+        clip = make_clip(raw / f"{number}.mp4", 4, seed=number)
+        clip.write_bytes(clip.read_bytes().ljust(20_000, b"\0"))
+        os.utime(clip, ns=(10**18, 10**18))
+    assert run("h264", raw, dst).code == 0
+    before = {row["source_digest"]: row["sha256"] for row in manifest(dst).values()}
+    (raw / "m").mkdir()
+    for number in range(3):
+        (raw / f"{number}.mp4").rename(raw / "m" / f"{5 - number}.mp4")
+    again = run("h264", raw, dst, "--include", "m/*")
+    assert (again.code, again.rows, again.summary["moved"]) == (0, {}, 3), again.err
+    assert {row["source_digest"]: row["sha256"] for row in manifest(dst).values()} == before

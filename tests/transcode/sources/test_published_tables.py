@@ -91,3 +91,25 @@ def test_a_place_that_nothing_here_can_open_is_a_failed_row(url, clip, tmp_path,
     assert ran.code == 1 and {row["status"] for row in ran.rows.values()} == {"ok", "failed"}
     with pytest.raises(SourceError):
         find_sources(table(tmp_path / "u.csv", [{"path": "x", "start": "?"}]), dst)
+
+
+def test_a_row_that_has_a_cut_in_frames_alone_keeps_it(clip, tmp_path, dst):
+    """It became the whole video, since other rows of its source gave both."""
+    rows = [{"path": clip, "start": 1, "end": 2, "start_frame": 25, "end_frame": 50}]
+    rows += [{"path": clip, "start": "", "end": "", "start_frame": 10, "end_frame": 15}]
+    assert transcode(table(tmp_path / "t.csv", rows), dst).code == 0
+    assert {(row["start_seconds"], row["start_frame"]) for row in manifest(dst).values()} == {(1.0, None), (None, 10)}
+    mixed = [*rows, {"path": clip, "start": 0, "end": "", "start_frame": "", "end_frame": 9}]
+    ran = transcode(table(tmp_path / "t.csv", mixed), dst)
+    assert ran.code == 2 and "row 3: gives" in ran.err
+
+
+def test_a_path_that_is_no_text_is_an_invalid_row(tmp_path, dst):
+    (tmp_path / "t.jsonl").write_text('{"path": ["a.mp4"], "start": 0, "start_frame": 0, "end": 1, "end_frame": 9}\n')
+    ran = transcode(tmp_path / "t.jsonl", dst)
+    assert ran.code == 2 and "row 1: " in ran.err
+
+
+@pytest.mark.parametrize("name", ["mid_frame_path", "data_center_time", "middle_of_the_frame"])
+def test_a_label_with_such_a_word_in_its_name_is_a_label(name, clip, tmp_path, dst):
+    assert transcode(table(tmp_path / "t.csv", [{"path": clip, name: 5}]), dst).code == 0

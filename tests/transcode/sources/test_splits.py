@@ -14,6 +14,7 @@ from tests.helpers import make_clip, make_clips, table, transcode
 from tests.transcode.sources.trees import labels_of, touch
 from vidprep.formats import open_store
 from vidprep.formats.errors import SettingsError, SourceError
+from vidprep.formats.manifest import Labels
 from vidprep.transcode.settings.parse import parse_shares
 from vidprep.transcode.sources.listing import find_sources
 from vidprep.transcode.sources.unit import splits_of
@@ -224,4 +225,41 @@ def test_tasks_of_an_array_give_what_the_first_one_drew_whatever_comes_between(t
     splits = splits_in(dst)
     assert len(splits) == 24
     assert all(splits[f"c{number:02d}.0"] == splits[f"c{number:02d}.0.1"] for number in range(12))
-    assert Counter(splits.values()) == {"a": 12, "b": 12} and not (dst / ".vidprep" / "splits.parquet").exists()
+    assert Counter(splits.values()) == {"a": 12, "b": 12} and not list(dst.glob(".vidprep/splits*"))
+
+
+def test_a_table_in_another_folder_moves_no_split(tmp_path: Path) -> None:
+    """Of a/001 and b/001 the names were one group, seen from there."""
+    for folder in "abcd":
+        for number in range(3):
+            touch(tmp_path / "src" / folder / f"{number:03d}.mp4", size=100 + number)
+    rows = [
+        {"path": path, "id": f"{path.parent.name}{path.stem}"} for path in sorted((tmp_path / "src").rglob("*.mp4"))
+    ]
+    (tmp_path / "lists").mkdir()
+    found = []
+    for place in (tmp_path / "t.csv", tmp_path / "lists" / "t.csv"):
+        listed = find_sources(table(place, rows), tmp_path / "dst", split_by=SHARES)
+        assert listed.drawing is not None and listed.labels is not None
+        before = Labels(listed.labels.ids) if not found else found[-1].taken(listed.labels.ids)
+        found.append(listed.drawing.filled(listed.labels, before))
+    first, second = (dict(zip(each.ids, each.columns["split"].to_pylist(), strict=True)) for each in found)
+    assert first == second
+
+
+def test_groups_and_classes_are_the_same_whatever_type_a_table_gives_them(tmp_path: Path) -> None:
+    """Persons 1, 2 and 3 were in train and in val."""
+    src, dst = make_clips(tmp_path / "src", 10), tmp_path / "dst"
+    names = sorted(src.iterdir())
+    shares = ("--split-by", "train=0.5,val=0.5", "--split-group", "person", "--quiet")
+    first = [{"path": path, "person": person} for path, person in zip(names, ["1", "2", "3", "4", "zed"], strict=False)]
+    assert transcode(table(src / "t.csv", first), dst, *shares).code == 0
+    second = [
+        {"path": path, "person": person} for path, person in zip(names[5:], ["1", "2", "3", "4", "5"], strict=True)
+    ]
+    assert transcode(table(src / "u.csv", second), dst, *shares).code == 0
+    store = open_store(dst)
+    of_person: dict[str, set[str]] = {}
+    for id_ in store.ids:
+        of_person.setdefault(str(store.labels(id_)["person"]), set()).add(store.labels(id_)["split"])
+    assert len(store.ids) == 10 and all(len(splits) == 1 for splits in of_person.values()), of_person
