@@ -13,6 +13,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -92,7 +93,7 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
     state_dir = root / STATE_DIR
     parts = partitions_in(root, state_dir) if parts is None else parts
     plan, before = _plan_of(state_dir), _merged(state_dir / MERGED_NAME)
-    digests = _digests(plan.settings, plan.settings_digest) if plan else _digests_of_run(state_dir)
+    digests = _digests(plan, state_dir)
     missing = {
         id_: f"made with different settings than this destination (their digest is {found}, not {digests[0]})"
         for id_, found in (_of_other_settings(root, digests) if digests else ())
@@ -202,19 +203,15 @@ class _UnitSettings(NamedTuple):
     settings_digest: str | None
 
 
-def _digests_of_run(state_dir: Path) -> tuple[str, ...]:
-    try:
-        run = read_run(state_dir)
-    except (OSError, ValueError):
+def _digests(plan: ArrayPlan | None, state_dir: Path) -> tuple[str, ...]:
+    """Return the digests of videos that were made with the settings of a plan, or of the last run; theirs first."""
+    run: dict[str, Any] = {}
+    with suppress(OSError, ValueError):
+        run = {"settings": plan.settings, "digest": plan.settings_digest} if plan else read_run(state_dir)
+    if not isinstance(digest := run.get("digest"), str):
         return ()
-    digest = run.get("digest")
-    return _digests(run["settings"], digest) if isinstance(digest, str) else ()
-
-
-def _digests(settings: dict[str, Any], digest: str) -> tuple[str, ...]:
-    """Return the digests of videos that were made with these settings, theirs first."""
     try:
-        return digest, *RunSettings.from_dict(settings).digests
+        return digest, *RunSettings.from_dict(run["settings"]).digests
     except SettingsError:
         return (digest,)
 

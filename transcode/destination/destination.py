@@ -356,13 +356,10 @@ class Destination:
                 return
             shown = f"{self.shown}/{STATE_DIR}/run.json"
             raise DestinationError(f"cannot be read ({error}); --overwrite starts over", path=shown) from error
-        if overwrite or not differences(before, settings):
-            return
+        difference = [] if overwrite else differences(before, settings)
         # Allowed are other settings on which no finished output depends.
-        made = {row.settings_digest for row in self.known_units().values() if row.ok}
-        if not is_other_store(before, settings) and made <= settings.digests.keys():
-            return
-        if difference := differences(before, settings, made):
+        made = {row.settings_digest for row in self.known_units().values() if row.ok} if difference else set()
+        if difference and (is_other_store(before, settings) or not made <= settings.digests):
             raise DestinationError(
                 "was made with different settings: "
                 + "; ".join(difference)

@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vidprep.formats.errors import DiskFullError, ManifestError, SettingsError, StoreError, VidprepError
+from vidprep.formats.errors import DiskFullError, ManifestError, StoreError, VidprepError
 from vidprep.formats.manifest import MANIFEST_NAME, REMOVED, Journal, ManifestRow, is_text, read_rows
 from vidprep.formats.model import Cut, SourceState
 from vidprep.formats.option import options_of
@@ -147,21 +147,12 @@ def value_found_for(target: Target, state_dir: Path) -> int | None:
     return int(before.output.quality_value) if before.target == target else None
 
 
-def differences(before: dict[str, Any], settings: RunSettings, made: Iterable[str | None] = ()) -> list[str]:
-    """Return a line for each difference between stored settings and these.
-
-    Args:
-        before: The stored settings.
-        settings: These settings.
-        made: Settings digests of finished outputs. Differences on which none of them depends are left out, if others remain.
-    """
+def differences(before: dict[str, Any], settings: RunSettings) -> list[str]:
+    """Return a line for each difference between stored settings and these."""
     now = json.loads(json.dumps(settings.as_dict()))
     before = {"cut_origin": "picture", "time_rule": 1} | before  # the rules of version 0.1
     if is_other_store(before, settings):
         return [f"{_store_of(before)} -> {_store_of(now)}"]
-    if unused := _unused_by_all(before, made):
-        used = differences(before | {name: now.get(name) for name in unused}, settings)
-        return used or differences(before, settings)
     if before.get("frame_rate") and now["frame_rate"]:
         before.setdefault("clock_rule", 1)
     else:  # another rate, whatever the rule
@@ -170,16 +161,6 @@ def differences(before: dict[str, Any], settings: RunSettings, made: Iterable[st
     if before.get("target") or now.get("target"):  # which chose the CRF or quality
         found = [line for line in found if not line.startswith(("--crf ", "--quality "))] or found
     return found
-
-
-def _unused_by_all(before: dict[str, Any], made: Iterable[str | None]) -> frozenset[str]:
-    """Return the settings on which no finished output depends."""
-    try:
-        known = RunSettings.from_dict(before).digests
-    except SettingsError:
-        return frozenset()
-    unused = [known.get(digest or "", frozenset()) for digest in made]
-    return frozenset.intersection(*unused) if unused else frozenset()
 
 
 # Groups of settings in run.json that have a class of their own, and names there that are no field of any.

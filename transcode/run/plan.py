@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections import Counter, defaultdict, deque
@@ -245,18 +246,13 @@ def _elsewhere(rows: Mapping[str, KnownUnit], folder: str | None) -> tuple[str, 
 
 def _missing(rows: Mapping[str, KnownUnit]) -> dict[str, KnownUnit]:
     """Return the rows whose source was a local file that no longer exists. Each folder is listed once."""
-    folders: dict[str, set[str] | None] = {}
-    found: dict[str, KnownUnit] = {}
-    for id_, row in rows.items():
-        folder, name = os.path.split(row.source or "")
-        if not folder or is_url(folder):
-            continue
-        if folder not in folders:
-            folders[folder] = _names_in(folder)
-        names = folders[folder]
-        if names is not None and name not in names:
-            found[id_] = row
-    return found
+    names_in = functools.cache(_names_in)
+    local = {id_: row for id_, row in rows.items() if row.source and not is_url(row.source)}
+    return {
+        id_: row
+        for id_, row in local.items()
+        if (names := names_in(os.path.dirname(row.source))) is not None and os.path.basename(row.source) not in names  # noqa: PTH119, PTH120
+    }
 
 
 def _names_in(folder: str) -> set[str] | None:

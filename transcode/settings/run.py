@@ -425,15 +425,10 @@ class RunSettings:
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
-    def digests(self) -> dict[str, frozenset[str]]:
-        """The digests of all videos whose output would be the same with these settings, and which settings of CONDITIONAL
-        each does not depend on.
-        """
-        subsets = chain.from_iterable(combinations(CONDITIONAL, count) for count in range(len(CONDITIONAL) + 1))
-        found: dict[str, frozenset[str]] = {}
-        for subset in subsets:
-            found.setdefault(self.digest_of(subset), frozenset(subset))
-        return found
+    def digests(self) -> frozenset[str]:
+        """The digests of all videos whose output would be the same with these settings."""
+        subsets = (combinations(CONDITIONAL, count) for count in range(len(CONDITIONAL) + 1))
+        return frozenset(map(self.digest_of, chain.from_iterable(subsets)))
 
 
 def _text(value: object) -> str:

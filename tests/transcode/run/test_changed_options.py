@@ -52,6 +52,7 @@ def _pictures(dst: Path) -> dict[str, bytes]:
     return {name: data for name, data in outputs(dst).items() if not name.endswith((".parquet", ".json"))}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["transcode", "burst"])
 def test_an_option_that_changes_is_refused_by_name_or_makes_nothing_again(verb, finished, tmp_path):
     dst = tmp_path / "dst"

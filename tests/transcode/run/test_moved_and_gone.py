@@ -352,6 +352,7 @@ def test_a_moved_source_that_is_made_again_replaces_its_output_and_keeps_its_spl
     assert _splits(dst) == {name.replace("nature/bear", "people/bear"): split for name, split in splits.items()}
 
 
+@pytest.mark.long
 def test_moved_sources_keep_their_splits_in_an_array(tmp_path, dst):
     """A task of an array renames nothing: the videos stand twice until a run of all prunes them, each in one split."""
     raw = tmp_path / "raw"
@@ -384,6 +385,7 @@ def test_a_moved_lerobot_dataset_is_found_although_not_all_is_listed(narrowed, t
     assert _splits(dst) == splits
 
 
+@pytest.mark.long
 def test_many_moved_sources_keep_their_splits_whatever_task_draws_first(tmp_path, dst):
     """Those of other tasks were drawn anew: of 12 videos four stood in two splits."""
     raw, shares = tmp_path / "raw", ("--split-by", "train=0.5,val=0.25,test=0.25")
