@@ -83,7 +83,7 @@ class FetchedFolder:
 
     def current(self, fetcher: Fetcher) -> InUse:
         """Return the current version, fetched if the URL has another one. Raises StorageError, StoreError."""
-        for left in self._stores.glob(f"*/.*{PARTIAL}"):  # by a process that was killed
+        for left in self._home.glob(f".*{PARTIAL}"):  # by a process that was killed
             _remove_unused(left)
         state = self._state()
         if state.get("is_settled"):
@@ -143,14 +143,14 @@ class FetchedFolder:
             names = [name for name in names if name not in known]
         if not names:
             return
-        made = self._partial().folder
+        made = self._partial()
         try:
-            found = fetcher.fetch(names, made)
+            found = fetcher.fetch(names, made.folder)
             for name in found:
                 (version / name).parent.mkdir(parents=True, exist_ok=True)
-                (made / name).replace(version / name)
+                (made.folder / name).replace(version / name)
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(made.folder, ignore_errors=True)
         _write_copies(version, known | {name: about.tag for name, about in found.items()})
 
     def settle(self, version: Path, root: str) -> None:

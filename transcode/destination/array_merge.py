@@ -211,8 +211,8 @@ def _digests(plan: ArrayPlan | None, state_dir: Path) -> tuple[str, ...]:
     if not isinstance(digest := run.get("digest"), str):
         return ()
     try:
-        return digest, *RunSettings.from_dict(run["settings"]).digests
-    except SettingsError:
+        return digest, *map(str, run.get("digests") or RunSettings.from_dict(run["settings"]).digests)
+    except (SettingsError, TypeError):
         return (digest,)
 
 

@@ -48,7 +48,7 @@ from vidprep.transcode.destination.run_file import (
     known_units,
     read_run,
 )
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings import CONDITIONAL, RunSettings
 from vidprep.transcode.sources import STATE_DIR
 from vidprep.transcode.unit import Upload
 
@@ -357,9 +357,11 @@ class Destination:
             shown = f"{self.shown}/{STATE_DIR}/run.json"
             raise DestinationError(f"cannot be read ({error}); --overwrite starts over", path=shown) from error
         difference = [] if overwrite else differences(before, settings)
-        # Allowed are other settings on which no finished output depends.
         made = {row.settings_digest for row in self.known_units().values() if row.ok} if difference else set()
-        if difference and (is_other_store(before, settings) or not made <= settings.digests):
+        # Allowed are other settings on which no finished output depends.
+        now = {name: settings.as_dict().get(name) for name in (*CONDITIONAL, "keeps_jpegs")}
+        counts = made and (differences(before | now, settings) or not made <= settings.digests)
+        if difference and (counts or is_other_store(before, settings)):
             raise DestinationError(
                 "was made with different settings: "
                 + "; ".join(difference)
@@ -369,6 +371,7 @@ class Destination:
 
     def write_settings(self, settings: RunSettings, versions: dict[str, str]) -> None:
         content = {"settings": settings.as_dict(), "digest": settings.digest, "versions": versions}
+        content["digests"] = sorted(settings.digests)  # a later version may compute others
         with self._writing(f"{STATE_DIR}/run.json"):
             self.storage.write(f"{STATE_DIR}/run.json", json.dumps(content, indent=1).encode())
 

@@ -38,6 +38,7 @@ from .run import (
     BACKENDS as BACKENDS,
     BAD_ROWS as BAD_ROWS,
     CLOCK_RULE as CLOCK_RULE,
+    CONDITIONAL as CONDITIONAL,
     HDR as HDR,
     SAMPLE as SAMPLE,
     SCORING as SCORING,

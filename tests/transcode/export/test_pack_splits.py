@@ -50,7 +50,7 @@ def test_a_pack_is_replaced_when_that_is_asked_for(to, made, tmp_path):
     pack(made / "ready", out, to=to)
     names = sorted(path.relative_to(out) for path in out.rglob("*"))
     (out / "more.txt").touch()
-    with pytest.raises(DestinationError, match="is not empty; give a new folder, or --overwrite"):
+    with pytest.raises(DestinationError, match="is not empty; give a new folder, or overwrite=True"):
         pack(made / "ready", out, to=to)
     pack(made / "ready", out, to=to, overwrite=True)
     assert sorted(path.relative_to(out) for path in out.rglob("*")) == names

@@ -72,7 +72,7 @@ def test_what_cannot_be_replaced_can_be_packed_again(
 
     with monkeypatch.context() as patched:
         patched.setattr("vidprep.transcode.export.pack.shutil.rmtree", refused)
-        with pytest.raises(DestinationError, match=r"holds parts: Permission denied: .*pack again with --overwrite"):
+        with pytest.raises(DestinationError, match=r"holds parts: Permission denied: .*pack again with overwrite=True"):
             pack(made, out, to="files", overwrite=True)
     pack(made, out, to="files", overwrite=True)
     assert content(out) == before
@@ -83,7 +83,7 @@ def test_packed_frames_have_no_sources(made: Path, tmp_path: Path, to: str) -> N
     out = tmp_path / "out"
     pack(made, out, to=to)
     assert not validate(out).faults
-    with pytest.raises(StoreError, match=f"was made by `pack` from {made}.*without SRC"):
+    with pytest.raises(StoreError, match=f"was made by `pack` from {made}.*without source"):
         validate(out, source=tmp_path / "src")
     before = content(out)
     (tmp_path / "t.csv").write_text("path,id\nsrc/c00.mp4,c00\n")

@@ -167,7 +167,7 @@ def test_segments_are_whole_gops_and_the_length_is_a_setting(long, tmp_path):
     assert settings["split"] == 1
     again = transcode(long, tmp_path / "out", "--gop", 10, "--split", 2)
     assert again.code == 2
-    assert "split 1.0 -> 2.0" in again.err
+    assert "--split 1 -> 2" in again.err
     events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
     kinds = [event["event"] for event in events if event["event"] not in ("progress", "segment")]
     assert kinds == ["begun", "started", "finished", "ended"]

@@ -78,7 +78,7 @@ def test_a_second_run_takes_the_value_that_was_found_and_new_videos_are_held_to_
     assert not leftovers(tmp_path / "out")
     other = transcode(copy, tmp_path / "out", "--target-psnr", FLOOR + 1, *SMALL)
     assert other.code == 2
-    assert "--target-psnr 40.0 -> 41.0" in other.err
+    assert "--target-psnr 40 -> 41" in other.err
 
 
 def test_each_video_with_its_own_value(src, tmp_path):
