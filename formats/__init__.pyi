@@ -9,6 +9,7 @@ from .training.items import pad_collate as pad_collate
 from .training.loader import PrefetchLoader as PrefetchLoader
 from .training.samplers import (
     ClipSampler as ClipSampler,
+    clips_around as clips_around,
     clips_at_random_indices as clips_at_random_indices,
     clips_at_random_timestamps as clips_at_random_timestamps,
     clips_at_regular_indices as clips_at_regular_indices,

@@ -46,6 +46,7 @@ from vidprep.formats.manifest import (
     with_columns,
 )
 from vidprep.formats.model import SourceMap as SourceMap, VideoFacts as VideoFacts
+from vidprep.formats.moments import Pace, Tolerance, exact_seconds
 from vidprep.formats.storage import Run, Wanted
 from vidprep.formats.stores.data_files import DataFiles, Handles, LocalFiles
 from vidprep.formats.stores.ids import Ids
@@ -555,6 +556,35 @@ class StoredVideo:
             if first[number] != row:
                 out[row] = out[first[number]]
         return out
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """Largest time by which another may fall short of the frame that it means. Raises StoreError if no times are known."""
+        interval = exact_seconds(self.end_seconds / max(1, len(self)))
+        return Pace.of(interval, is_variable=self.frame_rate is None).tolerance
+
+    def frames_at(self, seconds: Sequence[float]) -> Frames:
+        """Return the frames that are shown at some times, in the order asked.
+
+        They are those of torchcodec's `get_frames_played_at`, except that a time which falls short of a frame by at most a
+        quarter of the frame interval (5 ms at most at a variable rate) means that frame, as everywhere in vidprep.
+
+        Args:
+            seconds: Times from the first frame, below `end_seconds`.
+
+        Returns:
+            An array of shape (T, H, W, 3).
+
+        Raises:
+            IndexError: No frame is shown at a time.
+            StoreError: The store is damaged, or does not know times.
+        """
+        times = np.asarray(seconds, np.float64).reshape(-1)
+        if outside := [time for time in times.tolist() if not 0 <= time < self.end_seconds]:
+            raise IndexError(
+                f"{self.id} shows no frame at {outside[0]:g} s; its frames are shown from 0 to {self.end_seconds:g} s"
+            )
+        return self.frames(self.tolerance.shown_at(self.timestamps, times).tolist())
 
     def _room_for(self, shape: tuple[int, int, int, int], dtype: str) -> Frames:
         try:

@@ -77,11 +77,15 @@ class Clip(NamedTuple):
         id: Id of the video
         numbers: (T,) numbers of its frames
         mask: (T,) which of them are not padding; None if the dataset never pads
+        number: Number of the clip in its video, from 0
+        crop: Number of the crop of this clip, from 0
     """
 
     id: str
     numbers: Numbers
     mask: Mask | None
+    number: int = 0
+    crop: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +405,10 @@ class VideoDataset:
         """
         self._chance.set_epoch(epoch)
 
+    def follow_epoch(self, epoch: int) -> None:
+        """Set the epoch as a sampler counts it, unless `set_epoch` was ever called. An ElasticDistributedSampler does."""
+        self._chance.follow_epoch(epoch)
+
     def _check_sizes(self) -> None:
         """Raise SettingsError for a video that is smaller than the crop."""
         used = np.flatnonzero(np.diff(self._ends, prepend=0))
@@ -523,13 +531,14 @@ class VideoDataset:
         """
         number = self._number(index) % self.num_items
         video = int(np.searchsorted(self._ends, number, side="right"))
-        clip = (number - (int(self._ends[video - 1]) if video else 0)) // self.picture.num_crops
+        of_video = number - (int(self._ends[video - 1]) if video else 0)
+        clip, crop = divmod(of_video, self.picture.num_crops)
         id_ = self.ids[video]
         timing = self._video(id_).timing if self.clips.needs_times else Timing(int(self.sizes[video, 0]))
         rng = stream(key, "clip") if self.clips.is_random else UNUSED
         if self.clips.pads:
-            return Clip(id_, *self.clips.masked_item(timing, clip, rng))
-        return Clip(id_, self.clips.item(timing, clip, rng), None)
+            return Clip(id_, *self.clips.masked_item(timing, clip, rng), clip, crop)
+        return Clip(id_, self.clips.item(timing, clip, rng), None, clip, crop)
 
     def key(self, index: SupportsIndex, epoch: int | None) -> RandomKey:
         """Return the key of the random numbers of an item in an epoch.
@@ -555,7 +564,8 @@ class VideoDataset:
         Returns:
             A dict with `frames` (T, H, W, 3), or as layout and transform make them; `id`; `indexes` (T,) int64; `timestamps` (T,) float64,
             seconds from the first stored frame; `source_frames` (T,) int64 and `source_timestamps` (T,) float64, the numbers and seconds of
-            these frames in the source, -1 and NaN where the store does not say; `labels`, a dict; and, where the label `label` holds texts
+            these frames in the source, -1 and NaN where the store does not say; `labels`, a dict; `clip`, the number of the clip in its
+            video, and with num_crops `crop`, that of the crop, both from 0; and, where the label `label` holds texts
             or whole numbers, `class_id`, its number in `class_to_idx`, or -100 where the video has none. `frame_mask` (T,) bool is False
             for frames in place of those past the end of the video, where the dataset has such clips; `item_mask` is False for an
             item that was added by tail="pad".
@@ -666,7 +676,10 @@ class VideoDataset:
             "source_frames": video.source_frames[numbers],
             "source_timestamps": video.source_timestamps[numbers],
             "labels": video.labels,
+            "clip": clip.number,
         }
+        if self.picture.num_crops > 1:
+            item["crop"] = clip.crop
         if clip.mask is not None:
             item["frame_mask"] = clip.mask
         if video.class_id is not None:

@@ -25,7 +25,8 @@ class ElasticDistributedSampler(Base):
     Every epoch has one order of all items, of which each process takes every num_replicas-th. Its state is how many
     items all processes have taken, so the state of one process is that of all. With torchdata's StatefulDataLoader,
     the state of the loader contains it (its snapshot_every_n_steps must stay 1 if the number of processes changes).
-    With torch's DataLoader, tell `state_dict` how many items came out of the loop.
+    With torch's DataLoader, tell `state_dict` how many items came out of the loop. Epochs are counted from 0, unless
+    `set_epoch` says which one it is, and the random clips and crops of a VideoDataset follow them.
 
     Args:
         dataset: A dataset with a length.
@@ -67,7 +68,8 @@ class ElasticDistributedSampler(Base):
     def __iter__(self) -> Iterator[int]:
         """Return the items of this process in the epoch, or what is left of them after `load_state_dict`."""
         if self._is_over:
-            self._seen, self._is_over = 0, False
+            self.set_epoch(self.epoch + 1)
+        self._tell_dataset()
         self._given = 0
         order = epoch_order(self._count, self.epoch, self.seed, shuffle=self.shuffle)
         mine, _ = share(order, self._seen, self.rank, self.num_replicas, pads=not self.drop_last)
@@ -82,6 +84,12 @@ class ElasticDistributedSampler(Base):
             self._seen = self._given = 0
             self._is_over = False
         self.epoch = whole("epoch", epoch, 0)
+        self._tell_dataset()
+
+    def _tell_dataset(self) -> None:
+        follow_epoch = getattr(self.dataset, "follow_epoch", None)
+        if follow_epoch is not None:
+            follow_epoch(self.epoch)
 
     def state_dict(self, items_given: int | None = None) -> dict[str, Any]:
         """Return how many items of the epoch all processes have taken.
@@ -113,6 +121,7 @@ class ElasticDistributedSampler(Base):
         set_before, self.epoch, self._seen = self.epoch, epoch, seen
         if set_before > epoch and not len(self):
             self.epoch, self._seen = set_before, 0
+        self._tell_dataset()
 
     def _identity(self) -> dict[str, Any]:
         return {"items": self._count, "shuffle": self.shuffle, "seed": self.seed}

@@ -207,6 +207,11 @@ class ItemRandomness:
         self._epoch.value = whole("epoch", epoch, 0)
         self.times_set += 1
 
+    def follow_epoch(self, epoch: int) -> None:
+        """Set the epoch that a sampler counts, unless `set_epoch` was ever called."""
+        if not self.times_set:
+            self._epoch.value = epoch
+
     def key(self, item: int, epoch: int | None = None) -> RandomKey:
         """Return the key of an item's random numbers.
 

@@ -661,12 +661,16 @@ def _with_items(dataset: VideoDataset | Subset) -> tuple[VideoDataset, npt.NDArr
 def _places_in_shared_memory(places: int, batch_bytes: int) -> int:
     """Return for how many batches there is memory to share, at most `places`; warn if it is less.
 
-    If even the fewest batches do not fit, creating the workers reports that.
+    Raises:
+        SettingsError: Even the fewest batches do not fit.
     """
     free = free_shared_memory()
     fit = min(places, free // batch_bytes)
     if fit < MIN_BATCHES:
-        return places
+        raise SettingsError(
+            f"{MIN_BATCHES} batches need {MIN_BATCHES * batch_bytes:,} bytes of shared memory, and {free:,} are free: give a smaller "
+            "batch_size, processes=False, or more memory to a container (docker run --shm-size)"
+        )
     if fit < places:
         warnings.warn(
             f"{free:,} bytes of shared memory are free, which is room for {fit} batches instead of the {places} that "

@@ -13,17 +13,20 @@ clips, and videos without any other.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from typing import ClassVar, Literal, SupportsIndex, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.moments import LEAST_KNOWN, Pace, Tolerance, exact_seconds
+from vidprep.formats.moments import LEAST_KNOWN, Tolerance
 from vidprep.formats.option import whole
 from vidprep.formats.stores import StoredVideo
 
@@ -46,19 +49,19 @@ class Timing:
         begins: (N,) start of each frame in seconds from the first one; None if the sampler needs no times
         end_seconds: End of the last frame. At a variable rate it is displayed for the average frame duration
         tolerance: Maximum distance between a time and the start of the frame that it means
+        id: Id of the video; "" if the sampler needs no times
     """
 
     num_frames: int
     begins: npt.NDArray[np.float64] | None = None
     end_seconds: float = 0.0
     tolerance: Tolerance = LEAST_KNOWN
+    id: str = ""
 
 
 def timing_of(video: StoredVideo) -> Timing:
     """Return the times of a video's frames. Raises StoreError if the store does not know them."""
-    interval = exact_seconds(video.end_seconds / max(1, len(video)))
-    pace = Pace.of(interval, is_variable=video.frame_rate is None)
-    return Timing(len(video), video.timestamps, video.end_seconds, pace.tolerance)
+    return Timing(len(video), video.timestamps, video.end_seconds, video.tolerance, video.id)
 
 
 class ClipSampler(ABC):
@@ -596,6 +599,76 @@ class clips_at_regular_timestamps(_AtTimes):
 
     def _start(self, low: float, high: float, number: int, rng: np.random.Generator) -> float:  # noqa: ARG002
         return float(self._starts(low, high)[number])
+
+
+@dataclass(frozen=True, kw_only=True)
+class clips_around(PaddingSampler):
+    """Clips around given times, each an item: centre frames as in AVA, actions, sentences, events.
+
+    The frame in the middle of a clip, number num_frames_per_clip // 2, is the one that is shown at the time. Where a clip
+    would begin before its video or go past its end, the first or the last frame is repeated.
+
+    Args:
+        times: Seconds from the first frame: a sequence for each video by id, or one for all videos. Videos that are not
+            named have no item.
+        num_frames_per_clip: Frames of a clip.
+        num_indices_between_frames: Distance between frames of a clip; 1 means consecutive frames.
+        policy: What happens to a time at which a video shows nothing: "error" or "drop".
+    """
+
+    needs_times: ClassVar[bool] = True
+
+    times: Mapping[str, Sequence[float]] | Sequence[float]
+    num_frames_per_clip: int = 1
+    num_indices_between_frames: int = 1
+    policy: Literal["error", "drop"] = "error"
+
+    def __post_init__(self) -> None:
+        _make_whole(self, "num_frames_per_clip", "num_indices_between_frames")
+        if self.policy not in ("error", "drop"):
+            raise SettingsError(f"policy is {self.policy!r}; give error or drop")
+        of_all = self.times.values() if isinstance(self.times, Mapping) else [self.times]
+        for time in chain.from_iterable(of_all):
+            _check_seconds("times", time)
+
+    def __repr__(self) -> str:
+        named = (
+            [[*map(float, self.times)]]
+            if not isinstance(self.times, Mapping)
+            else sorted((id_, [*map(float, times)]) for id_, times in self.times.items())
+        )
+        digest = hashlib.sha256(json.dumps(named).encode()).hexdigest()[:16]
+        return f"clips_around({digest}, {self.num_frames_per_clip}, {self.num_indices_between_frames}, {self.policy!r})"
+
+    @property
+    def num_frames(self) -> int:
+        return self.num_frames_per_clip
+
+    @property
+    def pads(self) -> bool:
+        return True
+
+    def _times_of(self, video: Timing) -> list[float]:
+        given = self.times.get(video.id, ()) if isinstance(self.times, Mapping) else self.times
+        return [float(time) for time in given if self.policy == "error" or 0 <= time < video.end_seconds]
+
+    def count(self, video: Timing) -> int:
+        times = self._times_of(video)
+        if outside := [time for time in times if not 0 <= time < video.end_seconds]:
+            raise ValueError(f"it shows nothing at {outside[0]:g} s, and ends at {video.end_seconds:g} s")
+        return len(times)
+
+    def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:  # noqa: ARG002
+        assert video.begins is not None
+        middle = int(video.tolerance.shown_at(video.begins, np.asarray(self._times_of(video)[number : number + 1]))[0])
+        places = np.arange(self.num_frames_per_clip, dtype=np.int64) - self.num_frames_per_clip // 2
+        numbers = middle + self.num_indices_between_frames * places
+        kept = numbers.clip(0, video.num_frames - 1)
+        return kept, kept == numbers
+
+    def seconds(self, frame_rate: Fraction | None) -> Fraction | None:
+        span = self.num_frames_per_clip * self.num_indices_between_frames
+        return None if frame_rate is None else span / frame_rate
 
 
 def counts(

@@ -198,7 +198,7 @@ def _reserved(size: int) -> IO[bytes]:
     except OSError as error:
         file.close()
         raise SettingsError(
-            f"no {size:,} bytes of shared memory in {folder} ({error.strerror}); give a smaller cache_bytes or processes=False "
+            f"no {size:,} bytes of shared memory in {folder} ({error.strerror}); give a smaller batch_size or processes=False "
             "(or more to the container: docker run --shm-size)"
         ) from error
     return file

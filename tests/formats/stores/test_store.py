@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import pickle
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +22,7 @@ import simplejpeg
 from PIL import Image
 
 from tests.formats.conftest import ENCODED, STORED, burst
-from tests.helpers import LARGE_MEDIA, transcode
+from tests.helpers import LARGE_MEDIA, transcode, with_peers
 from tests.sampling import in_turn
 from vidprep.formats import FrameStore, open_store
 from vidprep.formats.errors import StoreError
@@ -324,3 +326,45 @@ def test_tar_shards_of_others_are_read(tmp_path):
     assert list(store.ids) == ["a/b"]
     assert np.array_equal(store["a/b"].frames([2]), store["a/b"].frames()[2:])
     assert np.abs(store["a/b"].frames().astype(int) - pictures).mean() < 12
+
+
+def test_frames_at_times_are_those_that_are_shown_then(store):
+    video = store[store.ids[1]]
+    begins, end = video.timestamps, video.end_seconds
+    times = [
+        float(begins[5]),
+        float(begins[0]),
+        float(begins[3] + begins[4]) / 2,
+        float(begins[-1]),
+        (float(begins[-1]) + end) / 2,
+    ]
+    assert np.array_equal(video.frames_at(times), video.frames([5, 0, 3, -1, -1]))
+    assert video.frames_at([]).shape == video.frames([]).shape
+    for wrong in (-0.1, end, end + 5, math.nan):
+        with pytest.raises(IndexError, match=re.escape(f"{video.id} shows no frame at {wrong:g} s")):
+            video.frames_at([0, wrong])
+
+
+PLAYED_AT = """
+import sys
+import numpy as np
+from torchcodec.decoders import VideoDecoder
+from vidprep.formats import open_store
+for folder in sys.argv[1:]:
+    store = open_store(folder)
+    for id_ in store.ids:
+        video, decoder = store[id_], VideoDecoder(str(store.file(id_)), seek_mode="exact")
+        first = float(decoder.get_frame_at(0).pts_seconds)
+        times = np.random.default_rng(0).uniform(0, float(video.timestamps[-1]), 60)
+        short = video.timestamps.searchsorted(times + float(video.tolerance.seconds), "right")
+        times = times[short == video.timestamps.searchsorted(times, "right")]  # others mean the next frame, with us
+        shown = decoder.get_frames_played_at((times + first).tolist()).pts_seconds.numpy() - first
+        numbers = [int(np.argmin(np.abs(video.timestamps - time))) for time in shown]
+        print(np.array_equal(video.frames_at(times.tolist()), video.frames(numbers)))
+"""
+
+
+@pytest.mark.long
+def test_frames_at_times_are_those_of_torchcodec(store_of):
+    told = with_peers(PLAYED_AT, store_of("h264"), store_of("h264 own times"), needs=["torch", "torchcodec"])
+    assert {*told.splitlines()} == {"True"}

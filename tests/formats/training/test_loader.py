@@ -302,7 +302,10 @@ def test_too_small_a_cache_is_refused_with_the_needed_size(store_of):
 
 
 def test_missing_shared_memory_is_reported_with_the_remedy(store_of):
-    with pytest.raises(SettingsError, match="smaller cache_bytes or processes=False"):
+    with pytest.raises(
+        SettingsError,
+        match=r"3 batches need [0-9,]+ bytes of shared memory, and .* smaller batch_size, processes=False",
+    ):
         PrefetchLoader(VideoDataset(store_of("burst"), 8), 1 << 22, cache_bytes=1 << 60)
 
 

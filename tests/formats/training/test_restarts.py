@@ -11,7 +11,7 @@ import pytest
 from tests.formats.training import restarts
 from tests.formats.training.loading import located, names
 from tests.helpers import with_peers
-from vidprep.formats import ElasticDistributedSampler, PrefetchLoader, VideoDataset
+from vidprep.formats import ElasticDistributedSampler, PrefetchLoader, VideoDataset, clips_at_random_indices
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.training.order import epoch_order, run_order, share
 
@@ -270,7 +270,7 @@ HABITS = """
 import sys, types, warnings
 import torch.distributed as dist
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler, Subset
-from vidprep.formats import ElasticDistributedSampler, PrefetchLoader, VideoDataset
+from vidprep.formats import ElasticDistributedSampler, PrefetchLoader, VideoDataset, clips_at_random_indices
 from vidprep.formats.errors import SettingsError
 
 path, rank, port = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -352,3 +352,37 @@ def test_a_state_of_another_order_is_refused(saved, own, store_of):
         pytest.raises(SettingsError, match="the state was saved with"),
     ):
         other.load_state_dict(state)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_state_of_a_sampler_restores_the_clips_in_torchs_loader(num_workers, store_of):
+    """It restored the videos, and other windows of them."""
+    torch = pytest.importorskip("torch")
+    from torch.utils.data import DataLoader
+
+    clips = clips_at_random_indices(num_clips=3, num_frames_per_clip=2)
+
+    def opened(seed: int) -> tuple[VideoDataset, ElasticDistributedSampler]:
+        torch.manual_seed(seed)
+        dataset = VideoDataset(store_of("tensor"), clips=clips)
+        return dataset, ElasticDistributedSampler(dataset)
+
+    def batches(dataset: VideoDataset, sampler: ElasticDistributedSampler) -> list[tuple[list[str], list[int]]]:
+        loader = DataLoader(dataset, 2, sampler=sampler, num_workers=num_workers)
+        return [(list(batch["id"]), batch["indexes"][:, 0].tolist()) for batch in loader]
+
+    dataset, sampler = opened(0)
+    epochs = [batches(dataset, sampler) for _ in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2], "epochs are counted"
+    for epoch, played in enumerate(epochs):
+        dataset, sampler = opened(1)
+        sampler.load_state_dict({"epoch": epoch, "items_given": 4, **sampler._identity()})
+        assert batches(dataset, sampler) == played[2:]
+        if epoch < 2:
+            assert batches(dataset, sampler) == epochs[epoch + 1]
+        dataset, sampler = opened(2)
+        sampler.set_epoch(epoch)
+        assert batches(dataset, sampler) == played
+    dataset, sampler = opened(3)
+    dataset.set_epoch(5)
+    assert batches(dataset, sampler) != epochs[0], "what the program sets counts"

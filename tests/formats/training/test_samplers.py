@@ -15,6 +15,7 @@ from vidprep.formats import PrefetchLoader, VideoDataset, open_store
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.training.samplers import (
     Timing,
+    clips_around,
     clips_at_random_indices,
     clips_at_random_timestamps,
     clips_at_regular_indices,
@@ -455,3 +456,60 @@ def test_classes_of_several_stores_are_numbered_together(tmp_path):
         "run": 0,
         "walk": 1,
     }
+
+
+@pytest.mark.parametrize("processes", [True, False])
+def test_items_of_several_views_say_which_clip_and_crop_they_are(processes, lengths):
+    """Scores of the views of a video are averaged by them."""
+    clips = clips_at_regular_indices(num_clips=4, num_frames_per_clip=2)
+    dataset = VideoDataset(lengths, clips=clips, crop=(48, 32), num_crops=3)
+    with PrefetchLoader(dataset, 5, shuffle=True, processes=processes) as loader:
+        views = [
+            view
+            for batch in loader
+            for view in zip(batch["id"], batch["clip"].tolist(), batch["crop"].tolist(), strict=True)
+        ]
+    assert sorted(views) == [(id_, clip, crop) for id_ in dataset.ids for clip in range(4) for crop in range(3)]
+    one = VideoDataset(lengths, clips=clips)
+    assert [one[number]["clip"] for number in range(8)] == [0, 1, 2, 3] * 2 and "crop" not in one[0]
+
+
+def test_clips_around_times_have_the_frame_of_that_time_in_their_middle(lengths):
+    store = open_store(lengths)
+    first, second = sorted(sorted(store.ids, key=lambda id_: len(store[id_]))[-2:])
+    begins, count = store[first].timestamps, len(store[first])
+    times = {
+        first: [float(begins[0]), float(begins[5]), float(begins[-1])],
+        second: [float(store[second].timestamps[2])],
+    }
+    clips = clips_around(times=times, num_frames_per_clip=4, num_indices_between_frames=2)
+    dataset = VideoDataset(lengths, clips=clips)
+    assert [(item["id"], item["clip"]) for item in dataset] == [(first, 0), (first, 1), (first, 2), (second, 0)]
+    due = [[middle + 2 * place for place in (-2, -1, 0, 1)] for middle in (0, 5, count - 1)]
+    for number, numbers in enumerate(due):
+        item = dataset[number]
+        assert item["indexes"].tolist() == [min(max(each, 0), count - 1) for each in numbers]
+        assert item["frame_mask"].tolist() == [0 <= each < count for each in numbers]
+        assert np.array_equal(item["frames"][2], store[first].frames_at(times[first][number : number + 1])[0])
+    everywhere = VideoDataset(lengths, clips=clips_around(times=[0.0, 0.05], num_frames_per_clip=1))
+    assert len(everywhere) == 2 * len(store)
+    with PrefetchLoader(dataset, 4) as loader:
+        assert [batch["indexes"].tolist() for batch in loader] == [[item["indexes"].tolist() for item in dataset]]
+
+
+def test_times_that_no_video_shows_are_refused_or_dropped(lengths):
+    store = open_store(lengths)
+    times = {store.ids[0]: [0.0, 1000.0]}
+    with pytest.raises(
+        SettingsError, match=f"{store.ids[0]}: it shows nothing at 1000 s, .*policy='drop' leaves it out"
+    ):
+        VideoDataset(lengths, clips=clips_around(times=times))
+    assert len(VideoDataset(lengths, clips=clips_around(times=times, policy="drop"))) == 1
+    for wrong, said in (
+        ({"times": ["1"]}, "times is '1'; give seconds"),
+        ({"times": [1], "policy": "wrap"}, "give error or drop"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            clips_around(**wrong)
+    one, other = clips_around(times=[1.0]), clips_around(times=[1.5])
+    assert repr(one) != repr(other) and repr(one) == repr(clips_around(times=(1,)))
