@@ -32,5 +32,5 @@ from .registry import (
     open_store as open_store,
 )
 from .remote_files import RemoteFiles as RemoteFiles
-from .shards import PARTS_MAX as PARTS_MAX, ShardWriter as ShardWriter, StoreLayout as StoreLayout
+from .shards import PARTS_MAX as PARTS_MAX, ShardWriter as ShardWriter, StoreLayout as StoreLayout, shuffled as shuffled
 from .webdataset import TarLayout as TarLayout, TarStore as TarStore, sample_key as sample_key, tar_member as tar_member

@@ -13,6 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -156,6 +157,14 @@ class ShardWriter:
         self.whole.append(self._path.name)
         self._fd, self._number = None, self._number + 1
         self._flushes, self._flushed = [], 0
+
+
+def shuffled(ids: Iterable[str]) -> list[str]:
+    """Return ids in an order that looks random and is the same for the same ids: that of a hash of each.
+
+    Ids are mostly sorted by class. Read in this order, neighbours in a shard are of many classes.
+    """
+    return sorted(ids, key=lambda id_: (blake2b(id_.encode("utf-8", "surrogateescape"), digest_size=8).digest(), id_))
 
 
 def numbered_shard(run: int, number: int) -> str:

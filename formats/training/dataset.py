@@ -489,6 +489,12 @@ class VideoDataset:
         blocks: npt.NDArray[np.int64] = before[videos] + np.minimum(starts, lengths[videos]) // num_frames
         return blocks
 
+    def classes_of(self, items: npt.NDArray[np.int64]) -> Numbers | None:
+        """Return (N,) the class numbers of items of all processes; None if the store has no classes."""
+        if not self._has_classes:
+            return None
+        return np.asarray(self._column(CLASS).to_numpy()[np.searchsorted(self._ends, items, side="right")])
+
     def runs(self, items: npt.NDArray[np.int64], run_bytes: int) -> tuple[npt.NDArray[np.int64], float]:
         """Return (N,) numbers that are equal for items that follow one another in storage, in up to about `run_bytes` bytes; and the
         estimated size of all items in bytes.

@@ -35,7 +35,7 @@ from vidprep.formats.option import whole
 from vidprep.formats.training.dataset import VideoDataset, divided_twice
 from vidprep.formats.training.events import LoaderEvents
 from vidprep.formats.training.items import Item, padded, stacked
-from vidprep.formats.training.order import OwnOrder, SamplerOrder
+from vidprep.formats.training.order import OwnOrder, SamplerOrder, classes_per_batch
 from vidprep.formats.training.with_torch import as_tensors, found_device
 from vidprep.formats.training.worker import Ahead, ItemResult, Orders, Request, Reset
 from vidprep.formats.training.worker_pool import WorkerExit, WorkerPool, free_shared_memory
@@ -47,6 +47,7 @@ MIN_BATCHES = 3  # one in use by the training loop, one ready, one being made
 FREE_BATCHES = 2
 DEATHS_PER_ITEM = 3
 HORIZON = 4
+LEAST_CLASSES = 0.8  # in a batch, of those of a full shuffle
 RUNS, RUN_BYTES, WINDOW_MAX = "runs", 1 << 20, 8192
 Collate = Literal["stack", "pad"]
 
@@ -196,6 +197,8 @@ class PrefetchLoader:
             self._window = min(math.ceil(window_bytes * len(numbers) / max(total, 1.0)), WINDOW_MAX)
             ahead = Ahead(max(ahead.limit_bytes, window_bytes // workers), None)
         self._order = self._order_of(sampler, seed, shuffle=bool(shuffle))
+        if self._runs is not None:
+            self._warn_of_few_classes()
         if sampler is None and not len(self):
             raise SettingsError(
                 f"{self._order.length()} items make no full batch of {batch_size}; give a smaller batch_size"
@@ -250,6 +253,21 @@ class PrefetchLoader:
         divided = (data.rank, data.world_size) if self._items is None else (0, 1)
         pads = data.tail == "pad"
         return OwnOrder(count, seed, *divided, shuffle=shuffle, pads=pads, runs=self._runs, window=self._window)
+
+    def _warn_of_few_classes(self) -> None:
+        """Warn if batches in the order of runs have far fewer classes than those of a full shuffle."""
+        items = self._order.of(0, 0)[0]
+        classes = self.dataset.classes_of(items if self._items is None else self._items[items])
+        if classes is None or len(classes) < self.batch_size:
+            return
+        own, full = classes_per_batch(classes, self.batch_size)
+        if own < LEAST_CLASSES * full:
+            warnings.warn(
+                f"{self.dataset.store.path}: with shuffle='runs' a batch of {self.batch_size} has {own:.1f} classes on average, and "
+                f"{full:.1f} with a full shuffle, because neighbours in storage are of one class: `vidprep pack STORE OUT --to shards` "
+                "writes them in a shuffled order; or give a larger window_bytes, or shuffle=True",
+                stacklevel=3,
+            )
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch. Raises TypeError for a sampler without a length."""

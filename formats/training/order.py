@@ -18,6 +18,7 @@ import numpy.typing as npt
 from vidprep.formats.errors import SettingsError
 
 Numbers = npt.NDArray[np.int64]
+LOOKED_AT = 100  # batches
 
 
 def epoch_order(count: int, epoch: int, seed: int, *, shuffle: bool) -> Numbers:
@@ -62,6 +63,19 @@ def run_order(runs: Numbers, epoch: int, seed: int, world_size: int, window: int
     least = min(map(len, own))
     together = np.stack([each[:least] for each in own], 1).reshape(-1)
     return np.concatenate([together, *(each[least:] for each in own)])
+
+
+def classes_per_batch(classes: Numbers, batch_size: int) -> tuple[float, float]:
+    """Return how many classes the batches of an order have on average, and how many those of a full shuffle would have.
+
+    Args:
+        classes: (N,) class of each item, in the order of the items; at least a batch of them.
+        batch_size: Items of a batch.
+    """
+    num_batches = len(classes) // batch_size
+    batches = classes[: num_batches * batch_size].reshape(-1, batch_size)[:: max(1, num_batches // LOOKED_AT)]
+    shares = np.unique(classes, return_counts=True)[1] / len(classes)
+    return float(np.mean([len(np.unique(batch)) for batch in batches])), float((1 - (1 - shares) ** batch_size).sum())
 
 
 def share(

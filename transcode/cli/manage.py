@@ -24,6 +24,7 @@ from vidprep.transcode.settings import BAD_ROWS, parse_bytes, parse_names, typed
 if TYPE_CHECKING:
     from vidprep.formats.training import RowsGap
     from vidprep.transcode.destination import Compacted, Merged, Relabelled
+    from vidprep.transcode.export import Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +236,14 @@ def pack(
             least=1,
         ),
     ] = None,
+    order: Annotated[
+        str,
+        Option(
+            "Order of the videos in shards: by a hash of their ids, so that neighbours are of many classes, or by id. Reading shuffled by "
+            "runs, or one shard after another, needs the first.",
+            choices=("shuffled", "id"),
+        ),
+    ] = "shuffled",
     sample_fps: Annotated[
         float | None,
         Option(
@@ -314,8 +323,11 @@ def pack(
     out = Path(out)
     opened = open_store(as_place(store))
     carried = None if labels is None else carry_over(opened.folder, Path(labels) if isinstance(labels, str) else labels)
-    if shards is not None and to in ("files", *TARGETS):
-        raise SettingsError(f"<shards>: {to} has no shards; leave it out", shards=shards)
+    for name, sharded in {"shards": shards, "order": None if order == "shuffled" else order}.items():
+        if sharded is not None and to in ("files", *TARGETS):
+            raise SettingsError(
+                f"<{name}>: {to} has no shards; leave it out", **cast("dict[str, Any]", {name: sharded})
+            )
     sampling = None if sample_fps is None else Sampling(sample_fps, sample_max, sample_min, sample_rule)
     scale = Scale(multiple_of=multiple_of, max_area=max_area, min_area=min_area)
     usually = (("sample_max", sample_max, 768), ("sample_min", sample_min, 4), ("sample_rule", sample_rule, "qwen"))
@@ -332,12 +344,14 @@ def pack(
     shard_bytes = parse_bytes(str(shard_size))
     if isinstance(opened, VideoStore) and to in (*VIDEO_STORES, "webdataset"):
         kind = "files" if to == "files" else VIDEO_SHARDS
-        count = pack_videos(opened, out, kind, shard_bytes, num_shards=shards or 1, overwrite=overwrite)
+        count = pack_videos(
+            opened, out, kind, shard_bytes, num_shards=shards or 1, order=cast("Order", order), overwrite=overwrite
+        )
     elif to in VIDEO_STORES:
         raise StoreError(f"--to {to} takes a store of encoded videos", path=opened.path)
     elif to in STORES_OF_FRAMES:
         output = FrameOutput(to, quality, subsampling, shard_bytes)
-        count = pack_store(opened, out, output, num_shards=shards or 1, overwrite=overwrite)
+        count = pack_store(opened, out, output, num_shards=shards or 1, order=cast("Order", order), overwrite=overwrite)
     else:
         folders = PackOptions(
             FrameOutput("burst", quality, subsampling), scale, sampling, cast("RowsGap", rows_gap), captions_as

@@ -21,11 +21,13 @@ from typing import Any, NamedTuple
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.manifest import ManifestRow, Recorded, manifest_rows, read_rows, removed
 from vidprep.formats.storage import first_link, is_disk_full, is_regular, sha256_of
-from vidprep.formats.stores import ShardWriter, layout_of
+from vidprep.formats.stores import ShardWriter, layout_of, shuffled
 from vidprep.transcode.destination.destination import PARTIAL_LETTERS, Destination, partial_stem
 from vidprep.transcode.destination.gop_index import refuse_index, write_index
 from vidprep.transcode.destination.run_file import KnownUnit, read_run
 from vidprep.transcode.settings import Output, VideoOutput
+
+MOVED_AT_ONCE = 16_384  # rows in memory
 
 
 class Files:
@@ -316,11 +318,15 @@ class Shards:
         """Copy the units of some shards to shards of this run, and write a manifest that names these."""
         if not names:
             return
-        for row in _good_rows(self._place.root):
-            if row.file_name in names:
-                place = self._writer.copy(row, self._stored(row))
+        units = read_rows(self._place.root, _StoredUnit)
+        ids = shuffled(unit.id for unit in units if unit.status == "ok" and unit.file_name in names)
+        for first in range(0, len(ids), MOVED_AT_ONCE):
+            some = ids[first : first + MOVED_AT_ONCE]
+            rows = {row.id: row for row in manifest_rows(self._place.root, set(some))}
+            for id_ in some:
+                place = self._writer.copy(rows[id_], self._stored(rows[id_]))
                 self._put_whole()
-                self._place.journal.append(row.recorded(replace(place, run=self._place.run)))
+                self._place.journal.append(rows[id_].recorded(replace(place, run=self._place.run)))
         self._place.merge_journal()
 
     def _write_index(self) -> None:
@@ -348,6 +354,7 @@ class Shards:
 class _StoredUnit(NamedTuple):
     """Columns of a row with its place in a shard."""
 
+    id: str
     status: str
     file_name: str
     stored_bytes: int | None

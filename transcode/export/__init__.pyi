@@ -1,6 +1,6 @@
 from .folders import export as export
 from .labels import carry_over as carry_over
-from .pack import pack_store as pack_store, pack_videos as pack_videos
+from .pack import Order as Order, pack_store as pack_store, pack_videos as pack_videos
 from .robot import (
     check_robot_output as check_robot_output,
     complete_robot_dataset as complete_robot_dataset,

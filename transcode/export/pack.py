@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Literal, cast
 
 import pyarrow as pa
 import simplejpeg
@@ -45,6 +45,7 @@ from vidprep.formats.stores import (
     known_in,
     known_of,
     layout_of,
+    shuffled,
     write_gops,
 )
 from vidprep.transcode.destination import settings_of
@@ -89,12 +90,19 @@ def write_class_numbers(store: FrameStore, out: Path) -> None:
         (out / CLASSES_NAME).write_text(json.dumps(dict(store.class_to_idx), ensure_ascii=False, indent=1))
 
 
+Order = Literal["shuffled", "id"]
 PACK_NAME = ".vidprep-pack"  # no .json: people list those
 PARTIAL_NAME = f"{PACK_NAME}-partial"
 
 
 def pack_store(
-    store: FrameStore, out: Path, options: FrameOutput, *, num_shards: int = 1, overwrite: bool = False
+    store: FrameStore,
+    out: Path,
+    options: FrameOutput,
+    *,
+    num_shards: int = 1,
+    order: Order = "shuffled",
+    overwrite: bool = False,
 ) -> int:
     """Write `out` as a store of frames with manifest and index; webdataset writes shards for each split. Return the number
     of videos.
@@ -104,6 +112,7 @@ def pack_store(
         out: The output folder.
         options: Store, quality and shard size.
         num_shards: Least number of shards (of each split), as far as there are so many videos.
+        order: Order of the videos in the shards.
         overwrite: Replace an existing output.
 
     Raises:
@@ -117,30 +126,38 @@ def pack_store(
     with building(out, store, overwrite=overwrite) as partial:
         for split, ids in splits.items():
             (partial / split).mkdir(exist_ok=True)
-            _pack(store, ids, partial / split, options, num_shards)
+            _pack(store, ids, partial / split, options, num_shards, order)
     return len(store)
 
 
-def _pack(store: FrameStore, ids: Sequence[str], out: Path, options: FrameOutput, num_shards: int) -> None:
+def _pack(
+    store: FrameStore, ids: Sequence[str], out: Path, options: FrameOutput, num_shards: int, order: Order
+) -> None:
     layout = layout_of(options.store)
     if layout.holds_labels:
         write_class_numbers(store, out)
     shards = ShardWriter(out, layout, options.shard_bytes, run=0)
-    rows: list[ManifestRow] = []
-    for id_ in _in_shards(ids, num_shards, shards):
+    rows: dict[str, ManifestRow] = {}
+    for id_ in _in_shards(ids, order, num_shards, shards):
         frames = coded(store, id_, options)
         row = _row(store, id_, frames, options)
-        rows.append(row.recorded(shards.append(row, io.BytesIO(b"".join(frames)))))
+        rows[id_] = row.recorded(shards.append(row, io.BytesIO(b"".join(frames))))
     shards.close()
-    write_rows(out / MANIFEST_NAME, None, rows, labels=store.label_columns().taken(ids), classes=store.classes)
+    write_rows(
+        out / MANIFEST_NAME,
+        None,
+        [rows[id_] for id_ in ids],
+        labels=store.label_columns().taken(ids),
+        classes=store.classes,
+    )
     about = _write_settings(out, RunSettings(options))
     for _ in layout.write_index(out, manifest_rows(out), about):
         pass
 
 
-def _in_shards(ids: Sequence[str], num_shards: int, shards: ShardWriter) -> Iterator[str]:
-    """Yield ids, and begin a new shard where one of `num_shards` is due."""
-    for number, id_ in enumerate(ids):
+def _in_shards(ids: Sequence[str], order: Order, num_shards: int, shards: ShardWriter) -> Iterator[str]:
+    """Yield ids in an order, and begin a new shard where one of `num_shards` is due."""
+    for number, id_ in enumerate(shuffled(ids) if order == "shuffled" else ids):
         if number * num_shards // len(ids) > (number - 1) * num_shards // len(ids):
             shards.close()
         yield id_
@@ -156,7 +173,14 @@ def _write_settings(out: Path, settings: RunSettings) -> dict[str, Any]:
 
 
 def pack_videos(
-    store: VideoStore, out: Path, to: str, shard_bytes: int, *, num_shards: int = 1, overwrite: bool = False
+    store: VideoStore,
+    out: Path,
+    to: str,
+    shard_bytes: int,
+    *,
+    num_shards: int = 1,
+    order: Order = "shuffled",
+    overwrite: bool = False,
 ) -> int:
     """Write `out` as a store of the same videos, with manifest and index: in shards (of each split), or in files. Return
     the number of videos.
@@ -167,6 +191,7 @@ def pack_videos(
         to: "shards" or "files".
         shard_bytes: Size beyond which a new shard begins.
         num_shards: Least number of shards (of each split), as far as there are so many videos.
+        order: Order of the videos in the shards.
         overwrite: Replace an existing output.
 
     Raises:
@@ -184,16 +209,18 @@ def pack_videos(
     with building(out, store, overwrite=overwrite) as partial:
         for split, ids in splits.items():
             (partial / split).mkdir(exist_ok=True)
-            _pack_videos(store, ids, partial / split, to, shard_bytes, num_shards)
+            _pack_videos(store, ids, partial / split, to, shard_bytes, num_shards, order)
     return len(store)
 
 
-def _pack_videos(store: VideoStore, ids: Sequence[str], out: Path, to: str, shard_bytes: int, num_shards: int) -> None:
+def _pack_videos(
+    store: VideoStore, ids: Sequence[str], out: Path, to: str, shard_bytes: int, num_shards: int, order: Order
+) -> None:
     write_class_numbers(store, out)
     shards = ShardWriter(out, layout_of(VIDEO_SHARDS), shard_bytes, run=0)
     known = {row.id: row for row in manifest_rows(store.folder, set(ids))}
-    rows: list[ManifestRow] = []
-    for id_ in _in_shards(ids, num_shards, shards):
+    rows: dict[str, ManifestRow] = {}
+    for id_ in _in_shards(ids, order, num_shards, shards):
         row = replace(known[id_], run=None, offset=None, stored_bytes=None, labels=store.labels(id_))
         with open_intact(store, id_, row.sha256) as video:
             if to == VIDEO_SHARDS:
@@ -203,9 +230,15 @@ def _pack_videos(store: VideoStore, ids: Sequence[str], out: Path, to: str, shar
                 (out / row.file_name).parent.mkdir(parents=True, exist_ok=True)
                 with (out / row.file_name).open("xb") as made:
                     shutil.copyfileobj(video, made)
-        rows.append(row)
+        rows[id_] = row
     shards.close()
-    write_rows(out / MANIFEST_NAME, None, rows, labels=store.label_columns().taken(ids), classes=store.classes)
+    write_rows(
+        out / MANIFEST_NAME,
+        None,
+        [rows[id_] for id_ in ids],
+        labels=store.label_columns().taken(ids),
+        classes=store.classes,
+    )
     index, facts = store.folder / GOPS_NAME, facts_in(out)
     assert facts is not None
     write_gops(out / GOPS_NAME, facts, known_in(index) if index.is_file() else known_of(()))

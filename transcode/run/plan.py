@@ -6,7 +6,7 @@ import functools
 import os
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 from vidprep.formats.errors import DestinationError, SourceError, count_of, printable
 from vidprep.formats.manifest import ManifestRow
 from vidprep.formats.storage import is_url, sampled_digest
+from vidprep.formats.stores import ENCODED, shuffled
 from vidprep.transcode.destination import Destination, KnownUnit
 from vidprep.transcode.settings import RunSettings
 from vidprep.transcode.sources import SKIPPED, SourceList, Unit, one_line
@@ -21,6 +22,7 @@ from vidprep.transcode.unit import WholeJob, fail, new_row
 
 UNKNOWN = "unknown extension"
 KEPT_EXTENSIONS = 10
+MUCH_LARGER = 4  # than the mean
 ROW = "a row of the table: "
 
 
@@ -59,7 +61,7 @@ class Plan:
     """Work of a run.
 
     Attributes:
-        jobs: Videos to process, largest first
+        jobs: Videos to process, largest first; for shards see `_for_shards`
         done: Number of videos with a current output, including those in `moved`
         skipped: Number of videos that failed before and are not retried
         rejected: Rows of videos that cannot be started
@@ -203,7 +205,7 @@ def plan(
     }  # failed, and now named otherwise
     removed = [*(found_again - moved.keys()), *(left if takes_all and (prune or overwrite) else other_ids)]
     return Plan(
-        tuple(jobs),
+        tuple(jobs if settings.output.store_kind == ENCODED else _for_shards(jobs)),
         done,
         skipped,
         rejected,
@@ -218,6 +220,16 @@ def plan(
         moved,
         renamed,
     )
+
+
+def _for_shards(jobs: Sequence[WholeJob]) -> Iterator[WholeJob]:
+    """Yield jobs in the shuffled order of their ids, in which shards are then written, and before them those that are much
+    larger than others: one of these at the end would keep a single worker busy.
+    """
+    of = {job.unit.id: job for job in jobs}
+    much = MUCH_LARGER * sum(job.unit.size_bytes for job in jobs) / max(1, len(jobs))
+    yield from (job for job in jobs if job.unit.size_bytes > much)
+    yield from (of[id_] for id_ in shuffled(of) if of[id_].unit.size_bytes <= much)
 
 
 def _check_no_strangers(

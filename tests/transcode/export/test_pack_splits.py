@@ -38,8 +38,10 @@ def test_webdataset_has_a_folder_for_each_split(made, store, tmp_path):
         one = open_store(tmp_path / "out" / split)
         assert list(one.ids) == ids and {one.labels(id_)["split"] for id_ in ids} == {split}
         with tarfile.open(next((tmp_path / "out" / split).glob("*.tar"))) as tar:
-            said = [json.load(tar.extractfile(name))["label"] for name in tar.getnames() if name.endswith(".json")]
-        assert said == [CLASSES[int(id_[1:])] for id_ in ids]
+            said = {
+                name: json.load(tar.extractfile(name))["label"] for name in tar.getnames() if name.endswith(".json")
+            }
+        assert said == {f"{id_}.json": CLASSES[int(id_[1:])] for id_ in ids}
         assert VideoDataset(tmp_path / "out" / split, 2).class_to_idx == {"a": 0, "b": 1, "c": 2}, "those of the whole"
         assert json.loads((tmp_path / "out" / split / "class_to_idx.json").read_text()) == {"a": 0, "b": 1, "c": 2}
 
