@@ -44,6 +44,7 @@ from vidprep.formats.training.items import (
     check_one_shape,
     chosen_videos,
     class_ids,
+    stacked,
     stream,
 )
 from vidprep.formats.training.rows import FrameRows, RowsGap, RowSource
@@ -75,8 +76,8 @@ class Clip(NamedTuple):
 
     Attributes:
         id: Id of the video
-        numbers: (T,) numbers of its frames
-        mask: (T,) which of them are not padding; None if the dataset never pads
+        numbers: (T,) numbers of its frames; with clips_per_video=K, (K * T,) those of all clips of the item
+        mask: Which of them are not padding; None if the dataset never pads
         number: Number of the clip in its video, from 0
         crop: Number of the crop of this clip, from 0
     """
@@ -132,6 +133,9 @@ class VideoDataset:
         cover_end: Add a clip that ends at the last frame of the video, where the others leave frames out.
         clips: A sampler in place of sequence_length, stride, step, short and cover_end, such as
             ``clips_at_random_indices(...)``.
+        clips_per_video: K above 1 makes each item K clips of its video: the sampler and all transforms draw K times, for repeated
+            augmentation and contrastive pairs, and frames that clips share are decoded once. `frames`, `indexes` and other arrays have an
+            axis of K in front. The first of them is the clip that the item has with 1.
         size: (height, width) that frames are scaled to; one number is the shorter side.
         crop: (height, width) that is cut out after scaling; one number is a square. Cut from the middle unless
             random_crop.
@@ -187,6 +191,7 @@ class VideoDataset:
         short: Short | None = None,
         cover_end: bool = False,
         clips: ClipSampler | None = None,
+        clips_per_video: int = 1,
         size: Size | None = None,
         crop: Size | None = None,
         random_crop: bool = False,
@@ -222,8 +227,11 @@ class VideoDataset:
         self.picture = Transform(
             size, crop, random_crop, flip, dtype, normalize, colour, random_resized_crop, num_crops, layout
         )
+        self.clips_per_video = whole("clips_per_video", clips_per_video, 1)
         if self.clips.is_random and num_crops > 1:
             raise SettingsError("num_crops is for clips at regular places: each crop would be of another random clip")
+        if clips_per_video > 1 and num_crops > 1:
+            raise SettingsError("num_crops is for tests, clips_per_video for random clips and crops; give one of them")
         if transform is not None and not callable(transform):
             raise SettingsError(f"transform is {transform!r}; give a function of frames")
         self.transform = transform
@@ -376,8 +384,9 @@ class VideoDataset:
         return made
 
     def __repr__(self) -> str:
+        times = f" x {self.clips_per_video}" if self.clips_per_video > 1 else ""
         short = int((np.diff(self._ends, prepend=0) == 0).sum())
-        return f"<VideoDataset {self.store.path}: {len(self)} {self.clips} from {len(self._ends)} videos" + (
+        return f"<VideoDataset {self.store.path}: {len(self)}{times} {self.clips} from {len(self._ends)} videos" + (
             f", {short} of them too short>" if short else ">"
         )
 
@@ -435,7 +444,8 @@ class VideoDataset:
             made: Any = np.zeros(self.picture.shape(self.clips.num_frames, *size), dtype)
             if self.transform is not None:
                 made = self._transformed(made, "zeros, which tell the shape of items", (0,))
-            shapes[size], made_dtype = tuple(made.shape), np.asarray(made).dtype
+            several = (self.clips_per_video,) if self.clips_per_video > 1 else ()
+            shapes[size], made_dtype = (*several, *made.shape), np.asarray(made).dtype
         return shapes, made_dtype
 
     def check_one_shape(self, remedy: str) -> None:
@@ -471,7 +481,7 @@ class VideoDataset:
         """Return (N,) numbers that are equal for clips in the same `num_frames` frames of a video, so that one worker
         decodes them.
 
-        If the start of clips is unknown in advance, clips that follow one another are equal; random clips stay alone.
+        If the start of clips is unknown in advance, or random, clips of a video that follow one another are equal.
 
         Args:
             indexes: (N,) numbers of items.
@@ -482,7 +492,7 @@ class VideoDataset:
         clips = (numbers - np.concatenate([[0], self._ends])[videos]) // self.picture.num_crops
         starts = self.clips.starts(clips)
         if starts is None:
-            parts = numbers // self.picture.num_crops // (1 if self.clips.is_random else CLIPS_OF_BLOCK)
+            parts = clips // CLIPS_OF_BLOCK
             return np.unique(np.stack([videos, parts]), axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
         lengths = self.sizes[:, 0].astype(np.int64)
         before = np.concatenate([[0], np.cumsum(lengths // num_frames + 1)])
@@ -516,7 +526,7 @@ class VideoDataset:
         return made, float(each.sum())
 
     def locate(self, index: SupportsIndex, epoch: int | None = None) -> tuple[str, npt.NDArray[np.int64]]:
-        """Return the video id of an item and its frame numbers, (T,).
+        """Return the video id of an item and its frame numbers, (T,), or (K, T) with clips_per_video=K.
 
         Args:
             index: Number of the item.
@@ -526,7 +536,7 @@ class VideoDataset:
             IndexError: There is no such item.
         """
         clip = self.clip(index, self.key(index, self.epoch or 0 if epoch is None else epoch))
-        return clip.id, clip.numbers
+        return clip.id, self._by_clip(clip.numbers)
 
     def clip(self, index: SupportsIndex, key: RandomKey) -> Clip:
         """Return the frames of an item. Raises IndexError.
@@ -541,10 +551,19 @@ class VideoDataset:
         clip, crop = divmod(of_video, self.picture.num_crops)
         id_ = self.ids[video]
         timing = self._video(id_).timing if self.clips.needs_times else Timing(int(self.sizes[video, 0]))
-        rng = stream(key, "clip") if self.clips.is_random else UNUSED
+        rngs = [stream(each, "clip") if self.clips.is_random else UNUSED for each in self._keys(key)]
         if self.clips.pads:
-            return Clip(id_, *self.clips.masked_item(timing, clip, rng), clip, crop)
-        return Clip(id_, self.clips.item(timing, clip, rng), None, clip, crop)
+            drawn, masks = zip(*(self.clips.masked_item(timing, clip, rng) for rng in rngs), strict=True)
+            return Clip(id_, np.concatenate(drawn), np.concatenate(masks), clip, crop)
+        return Clip(id_, np.concatenate([self.clips.item(timing, clip, rng) for rng in rngs]), None, clip, crop)
+
+    def _keys(self, key: RandomKey) -> list[RandomKey]:
+        """Return the key of each clip of an item."""
+        return [key, *((*key, number) for number in range(1, self.clips_per_video))]
+
+    def _by_clip(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return (K * T, ...) values of the frames of an item as (K, T, ...); unchanged if it is one clip."""
+        return values if self.clips_per_video == 1 else values.reshape(self.clips_per_video, -1, *values.shape[1:])
 
     def key(self, index: SupportsIndex, epoch: int | None) -> RandomKey:
         """Return the key of the random numbers of an item in an epoch.
@@ -574,7 +593,7 @@ class VideoDataset:
             video, and with num_crops `crop`, that of the crop, both from 0; and, where the label `label` holds texts
             or whole numbers, `class_id`, its number in `class_to_idx`, or -100 where the video has none. `frame_mask` (T,) bool is False
             for frames in place of those past the end of the video, where the dataset has such clips; `item_mask` is False for an
-            item that was added by tail="pad".
+            item that was added by tail="pad". With clips_per_video=K arrays of a clip have the shape (K, ...).
 
         Raises:
             IndexError: There is no such clip.
@@ -622,10 +641,10 @@ class VideoDataset:
         key: RandomKey,
         out: npt.NDArray[Any] | None = None,
     ) -> Any:
-        """Apply the transforms that follow scaling, then the user's function, and return the frames of the item.
+        """Apply the transforms that follow scaling, then the user's function, to each clip; return the frames of the item.
 
         Args:
-            frames: Scaled frames.
+            frames: Scaled frames of all its clips.
             clip: What they are.
             index: Number of the item.
             key: Key of its random numbers.
@@ -634,6 +653,18 @@ class VideoDataset:
         Raises:
             TransformError: The user's function failed.
         """
+        if self.clips_per_video == 1:
+            return self._finished_clip(frames, clip, index, key, out)
+        parts = zip(self._by_clip(frames), self._by_clip(clip.numbers), self._keys(key), strict=True)
+        made = [
+            self._finished_clip(part, clip._replace(numbers=own), index, own_key, None if out is None else out[number])
+            for number, (part, own, own_key) in enumerate(parts)
+        ]
+        return np.stack([np.asarray(each) for each in made]) if out is None else out
+
+    def _finished_clip(
+        self, frames: npt.NDArray[Any], clip: Clip, index: SupportsIndex, key: RandomKey, out: npt.NDArray[Any] | None
+    ) -> Any:
         made, picture = frames, self.picture
         if not picture.is_identity:
             height, width = picture.result(*frames.shape[1:3])
@@ -674,7 +705,7 @@ class VideoDataset:
 
     def describe(self, clip: Clip) -> dict[str, Any]:
         """Return everything of an item except its frames."""
-        video, numbers = self._video(clip.id), clip.numbers
+        video, numbers = self._video(clip.id), self._by_clip(clip.numbers)
         item: dict[str, Any] = {
             "id": clip.id,
             "indexes": numbers,
@@ -687,9 +718,15 @@ class VideoDataset:
         if self.picture.num_crops > 1:
             item["crop"] = clip.crop
         if clip.mask is not None:
-            item["frame_mask"] = clip.mask
+            item["frame_mask"] = self._by_clip(clip.mask)
         if video.class_id is not None:
             item["class_id"] = video.class_id
+        each = [self._beside(video, own) for own in numbers.reshape(self.clips_per_video, -1)]
+        return item | (each[0] if self.clips_per_video == 1 else stacked(each))
+
+    def _beside(self, video: _Video, numbers: Numbers) -> dict[str, Any]:
+        """Return the rows and the audio of a clip."""
+        item = dict[str, Any]()
         if self._rows is not None:
             item["rows"] = self._rows.of_clip(video.number, video.rows[numbers])
         if self.audio is not None:

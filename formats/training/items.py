@@ -264,12 +264,14 @@ def array_labels(labels: Labels) -> frozenset[str]:
     )
 
 
-def batch_of(items: Sequence[ItemLabels]) -> dict[str, Any]:
+def batch_of(items: Sequence[ItemLabels]) -> ItemLabels:
     """Return the labels or rows of several items: arrays for `ItemLabels.arrays`, lists for others."""
-    return {
-        name: np.stack([item[name] for item in items]) if name in items[0].arrays else [item[name] for item in items]
+    made = ItemLabels(
+        (name, np.stack([item[name] for item in items]) if name in items[0].arrays else [item[name] for item in items])
         for name in items[0]
-    }
+    )
+    made.arrays = items[0].arrays
+    return made
 
 
 NO_CLASS = -100  # torch's losses ignore this class

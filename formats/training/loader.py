@@ -208,7 +208,8 @@ class PrefetchLoader:
         self._dtype, self._item_bytes = data.frames_dtype, data.max_item_bytes
         self._batch_bytes = -(-batch_size * self._item_bytes // 4096) * 4096
         audio = self.dataset.audio
-        whole_batch = self._batch_bytes + (0 if audio is None else batch_size * audio.num_bytes)
+        num_clips = batch_size * self.dataset.clips_per_video
+        whole_batch = self._batch_bytes + (0 if audio is None else num_clips * audio.num_bytes)
         if cache_bytes < MIN_BATCHES * whole_batch:
             raise SettingsError(
                 f"cache_bytes is {cache_bytes:,}; {MIN_BATCHES} batches of {whole_batch:,} bytes must fit: "
@@ -220,7 +221,7 @@ class PrefetchLoader:
         self._frame_bytes = (cache_bytes - places * whole_batch) // workers
         depth = np.dtype(self.dataset.picture.stored_dtype).itemsize
         frame = int(np.max(self.dataset.sizes[:, 1:].astype(np.int64).prod(1))) * 3 * depth
-        kept = self._frame_bytes * workers // frame // self.dataset.clips.num_frames
+        kept = self._frame_bytes * workers // frame // (self.dataset.clips.num_frames * self.dataset.clips_per_video)
         self._horizon = places * batch_size + min(max(HORIZON * kept, self._window), data.num_items)
         self._whole = data.undivided()
         self._crew = WorkerPool(
@@ -366,6 +367,7 @@ class PrefetchLoader:
         """
         data = self.dataset
         clips = repr(data.clips) if is_dataclass(data.clips) else type(data.clips).__qualname__
+        clips += f" x {data.clips_per_video}" if data.clips_per_video > 1 else ""
         divided = {} if self._items is None else {"rank": data.rank, "world_size": data.world_size}
         return {
             **self._order.identity(),
@@ -603,7 +605,7 @@ class PrefetchLoader:
             if self._deaths[at_work.position] == DEATHS_PER_ITEM:
                 id_, numbers = self._whole.locate(at_work.item, at_work.epoch)
                 error = CrashedError(
-                    f"{DEATHS_PER_ITEM} workers died at frames {numbers[0]} to {numbers[-1]} of {id_}, the last by signal {-gone.code}",
+                    f"{DEATHS_PER_ITEM} workers died at frames {numbers.min()} to {numbers.max()} of {id_}, last by signal {-gone.code}",
                     path=self.dataset.store.path,
                 )
                 self._take(worker, ItemResult(at_work.position, error, (), {}, 0.0, 0, 0, 0))

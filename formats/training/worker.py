@@ -302,7 +302,8 @@ class Worker:
             shape = dataset.shape_of(clip.id)
             out = self._place(request.offset, shape)
             passes = dataset.picture.is_identity and dataset.transform is None
-            frames = out if passes else self._scratch_for(clip.id, len(clip.numbers))
+            size = len(clip.numbers), *self._shape_of(clip.id)
+            frames = out.reshape(size) if passes else self._scratch_of(size)
             hits = self._fill(clip.id, clip.numbers.tolist(), frames, alone=request.alone)
             if not passes:
                 dataset.finished(frames, clip, request.item, key, out)
@@ -318,8 +319,7 @@ class Worker:
         dtype = self._dataset.frames_dtype
         return np.frombuffer(self._memory, dtype, math.prod(shape), offset).reshape(shape)
 
-    def _scratch_for(self, id_: str, count: int) -> Frames:
-        shape = (count, *self._shape_of(id_))
+    def _scratch_of(self, shape: tuple[int, ...]) -> Frames:
         if self._scratch.shape != shape:
             self._scratch = np.empty(shape, self._scratch.dtype)
         return self._scratch
