@@ -604,8 +604,9 @@ class PrefetchLoader:
             self._deaths[at_work.position] = self._deaths.get(at_work.position, 0) + 1
             if self._deaths[at_work.position] == DEATHS_PER_ITEM:
                 id_, numbers = self._whole.locate(at_work.item, at_work.epoch)
+                frames = f"frames {numbers.flat[0]} to {numbers.flat[-1]}"
                 error = CrashedError(
-                    f"{DEATHS_PER_ITEM} workers died at frames {numbers.min()} to {numbers.max()} of {id_}, last by signal {-gone.code}",
+                    f"{DEATHS_PER_ITEM} workers died at {frames} of {id_}, the last by signal {-gone.code}",
                     path=self.dataset.store.path,
                 )
                 self._take(worker, ItemResult(at_work.position, error, (), {}, 0.0, 0, 0, 0))
