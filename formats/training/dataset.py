@@ -12,6 +12,7 @@ goes past its end. Numbers run through the videos in the order of their ids.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import operator
 import os
@@ -19,7 +20,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, get_args
@@ -227,6 +228,7 @@ class VideoDataset:
         self.picture = Transform(
             size, crop, random_crop, flip, dtype, normalize, colour, random_resized_crop, num_crops, layout
         )
+        self.has_mask = self.clips.pads
         self.clips_per_video = whole("clips_per_video", clips_per_video, 1)
         if self.clips.is_random and num_crops > 1:
             raise SettingsError("num_crops is for clips at regular places: each crop would be of another random clip")
@@ -448,9 +450,14 @@ class VideoDataset:
             shapes[size], made_dtype = (*several, *made.shape), np.asarray(made).dtype
         return shapes, made_dtype
 
+    @property
+    def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Shapes of the frames of items, each with the id of a video that has it."""
+        return [(self._results[size], shape) for size, shape in self._shapes[0].items()]
+
     def check_one_shape(self, remedy: str) -> None:
         """Raise SettingsError if the frames of items have different shapes, with what to do about it."""
-        check_one_shape({self._results[size]: shape for size, shape in self._shapes[0].items()}, remedy)
+        check_one_shape(self.shapes, remedy)
 
     @property
     def frames_shape(self) -> tuple[int, ...]:
@@ -471,6 +478,42 @@ class VideoDataset:
     def max_item_bytes(self) -> int:
         """Size of the largest frames of an item in bytes."""
         return max(map(math.prod, self._shapes[0].values())) * self.frames_dtype.itemsize
+
+    @property
+    def max_decoded_bytes(self) -> int:
+        """Size of the largest stored frames of an item in bytes."""
+        depth = np.dtype(self.picture.stored_dtype).itemsize
+        frame = int(np.max(self.sizes[:, 1:].astype(np.int64).prod(1))) * 3 * depth
+        return frame * self.clips.num_frames * self.clips_per_video
+
+    @property
+    def audio_bytes(self) -> int:
+        """Size of the audio of an item in bytes."""
+        return 0 if self.audio is None else self.audio.num_bytes * self.clips_per_video
+
+    @property
+    def path(self) -> str:
+        """Path of the store."""
+        return str(self.store.path)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what determines the items, as text and numbers."""
+        videos = hashlib.sha256("\0".join(self.ids).encode("utf-8", "surrogateescape"))
+        videos.update(np.ascontiguousarray(self.sizes).tobytes())
+        clips = repr(self.clips) if is_dataclass(self.clips) else type(self.clips).__qualname__
+        return {
+            "items": self.num_items,
+            "videos": videos.hexdigest()[:16],
+            "content": self.content,
+            "clips": clips + (f" x {self.clips_per_video}" if self.clips_per_video > 1 else ""),
+            "transform": repr(self.picture),
+            "dataset_seed": self.seed,
+        }
+
+    def told(self, item: int, epoch: int) -> tuple[str, str]:
+        """Return the path of the store, and the frames of an item in words."""
+        id_, numbers = self.locate(item, epoch)
+        return self.path, f"frames {numbers.flat[0]} to {numbers.flat[-1]} of {id_}"
 
     def shape_of(self, id_: str) -> tuple[int, ...]:
         """Return the shape of the frames of a video's items."""
@@ -552,7 +595,7 @@ class VideoDataset:
         id_ = self.ids[video]
         timing = self._video(id_).timing if self.clips.needs_times else Timing(int(self.sizes[video, 0]))
         rngs = [stream(each, "clip") if self.clips.is_random else UNUSED for each in self._keys(key)]
-        if self.clips.pads:
+        if self.has_mask:
             drawn, masks = zip(*(self.clips.masked_item(timing, clip, rng) for rng in rngs), strict=True)
             return Clip(id_, np.concatenate(drawn), np.concatenate(masks), clip, crop)
         return Clip(id_, np.concatenate([self.clips.item(timing, clip, rng) for rng in rngs]), None, clip, crop)

@@ -87,9 +87,12 @@ class ElasticDistributedSampler(Base):
         self._tell_dataset()
 
     def _tell_dataset(self) -> None:
-        follow_epoch = getattr(self.dataset, "follow_epoch", None)
-        if follow_epoch is not None:
-            follow_epoch(self.epoch)
+        """Tell the epoch to all VideoDatasets, also inside of torch's Subset and ConcatDataset."""
+        waiting: list[Any] = [self.dataset]
+        for found in waiting:
+            if hasattr(found, "follow_epoch"):
+                found.follow_epoch(self.epoch)
+            waiting += (*getattr(found, "datasets", ()), *([found.dataset] if hasattr(found, "indices") else []))
 
     def state_dict(self, items_given: int | None = None) -> dict[str, Any]:
         """Return how many items of the epoch all processes have taken.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from multiprocessing import context
@@ -112,15 +112,15 @@ class Item(dict[str, Any]):
     """An item of a dataset, or a batch of items: `frames` and what belongs to them, by name."""
 
 
-def check_one_shape(shapes: Mapping[str, tuple[int, ...]], remedy: str) -> None:
+def check_one_shape(shapes: Iterable[tuple[str, tuple[int, ...]]], remedy: str) -> None:
     """Raise SettingsError if the frames of items have different shapes, so that they cannot be stacked.
 
     Args:
-        shapes: A shape by the id of a video that has it.
+        shapes: Ids of videos with their shapes.
         remedy: What to do, besides giving one size.
     """
     ids: dict[tuple[int, ...], str] = {}
-    for id_, shape in shapes.items():
+    for id_, shape in shapes:
         ids.setdefault(shape, id_)
     if len(ids) > 1:
         (shape, id_), (other_shape, other) = list(ids.items())[:2]

@@ -19,10 +19,10 @@ import os
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, dropwhile, islice, takewhile
+from itertools import chain, dropwhile, islice, pairwise, starmap, takewhile
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, get_args
@@ -35,8 +35,9 @@ from vidprep.formats.option import whole
 from vidprep.formats.training.dataset import VideoDataset, divided_twice
 from vidprep.formats.training.events import LoaderEvents
 from vidprep.formats.training.items import Item, padded, stacked
+from vidprep.formats.training.joined_datasets import JoinedDatasets
 from vidprep.formats.training.order import OwnOrder, SamplerOrder, classes_per_batch
-from vidprep.formats.training.with_torch import as_tensors, found_device
+from vidprep.formats.training.with_torch import as_tensors, found_device, register_torch_collate
 from vidprep.formats.training.worker import Ahead, ItemResult, Orders, Request, Reset
 from vidprep.formats.training.worker_pool import WorkerExit, WorkerPool, free_shared_memory
 
@@ -57,6 +58,12 @@ class Subset(Protocol):
 
     dataset: Any
     indices: Sequence[int]
+
+
+class Concatenation(Protocol):
+    """Several datasets one after another, such as torch.utils.data.ConcatDataset."""
+
+    datasets: Sequence[Any]
 
 
 @dataclass(slots=True)
@@ -108,6 +115,9 @@ class PrefetchLoader:
     Each ``for batch in loader`` is an epoch. If the order is shuffled, or that of a sampler, and the loop is left early,
     the next loop continues the epoch, as after `load_state_dict`; `set_epoch` begins another one.
 
+    It takes what torch's DataLoader takes: Subset and ConcatDataset of VideoDatasets, `sampler`, `batch_sampler`, `collate_fn`,
+    `num_workers` and `drop_last`.
+
     A batch is a dict like an item of the dataset, with one more axis: `frames` (B, T, H, W, 3) or as layout and
     transform make them, `indexes` (B, T), `timestamps` (B, T), `class_id` (B,), ...; `id` is a list; `labels` is a dict
     of arrays for labels that are numbers in all videos of the store, else of lists.
@@ -120,16 +130,19 @@ class PrefetchLoader:
     kept: their memory is used again only when nothing refers to it. Not thread-safe.
 
     Args:
-        dataset: A VideoDataset, or torch's Subset of one.
-        batch_size: Items of a batch.
+        dataset: A VideoDataset, or torch's Subset or ConcatDataset of such.
+        batch_size: Items of a batch; None is 8, or what the batch_sampler says. With a batch_sampler: most items of a batch.
         shuffle: Take the items in another random order in each epoch. "runs" is an order that reads what is stored together
             at nearly the same time, so that many items behind a URL need one request: runs of about 1 MiB come in random
             order, and as many items as window_bytes has room for are shuffled together.
         seed: Seed of that order.
         sampler: Iterable of item numbers, as torch's samplers are. Its `set_epoch` is called if it has one.
+        batch_sampler: Iterable of lists of item numbers, each a batch, in place of batch_size, shuffle, sampler and drop_last. Its state
+            is that of this process alone.
         drop_last: Leave out a last batch that is not full.
         collate: "stack" needs frames of one shape, except in batches of one item. "pad" pads them with zeros at the end
             of each axis to the largest of the batch, and adds `frames_shape` (B, ...), their shapes before that.
+        collate_fn: A function of the list of items that makes the batch, as torch's DataLoader takes it. It runs in this process.
         workers: Worker processes; 2 if neither this nor num_workers is given.
         processes: False makes the workers threads. They share torch's random numbers with the program.
         cache_bytes: Bound of all batches that are ready or being made, and of the decoded frames that are kept for
@@ -147,14 +160,16 @@ class PrefetchLoader:
 
     def __init__(
         self,
-        dataset: VideoDataset | Subset,
-        batch_size: int = 8,
+        dataset: VideoDataset | Subset | Concatenation,
+        batch_size: int | None = None,
         *,
         shuffle: bool | Literal["runs"] = False,
         seed: int = 0,
         sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
         drop_last: bool = False,
         collate: Collate = "stack",
+        collate_fn: Callable[[list[Item]], Any] | None = None,
         workers: int | None = None,
         processes: bool = True,
         cache_bytes: int = GIBIBYTE,
@@ -167,28 +182,52 @@ class PrefetchLoader:
         workers = _one_of(workers, num_workers)
         if num_workers == 0:  # torch's meaning: work in this process
             workers, processes = 1, False
+        if batch_sampler is not None:
+            if shuffle or sampler is not None or drop_last:
+                raise SettingsError(
+                    "batch_sampler sets the order and the batches; leave out shuffle, sampler and drop_last"
+                )
+            if _is_of_torch(batch_sampler, "BatchSampler"):  # an order of items, which other processes can continue
+                sampler, batch_size, drop_last = (
+                    getattr(batch_sampler, name) for name in ("sampler", "batch_size", "drop_last")
+                )
+                batch_sampler = None
+            elif batch_size is None and (batch_size := getattr(batch_sampler, "batch_size", None)) is None:
+                raise SettingsError(
+                    "batch_sampler does not say its batch_size; give batch_size, the most items of a batch"
+                )
         batch_size, workers, cache_bytes = (
             whole(name, value, 1)
-            for name, value in (("batch_size", batch_size), ("workers", workers), ("cache_bytes", cache_bytes))
+            for name, value in (
+                ("batch_size", 8 if batch_size is None else batch_size),
+                ("workers", workers),
+                ("cache_bytes", cache_bytes),
+            )
         )
         seed = whole("seed", seed, 0)
         if isinstance(shuffle, str) and shuffle != RUNS:
             raise SettingsError(f"shuffle is {shuffle!r}; give True, False or {RUNS!r}")
         if shuffle and sampler is not None:
             raise SettingsError("shuffle and sampler both set the order; give one of them")
-        if sampler is not None and (not isinstance(sampler, Iterable) or isinstance(sampler, Iterator)):
-            raise SettingsError(
-                f"sampler is {sampler!r}; give something that can be iterated over again in each epoch, such as a list"
-            )
+        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+            if each is not None and (not isinstance(each, Iterable) or isinstance(each, Iterator)):
+                raise SettingsError(
+                    f"{name} is {each!r}; give something that can be iterated over again in each epoch, such as a list"
+                )
         if collate not in get_args(Collate):
             raise SettingsError(f"collate is {collate!r}; give stack or pad")
+        if collate_fn is not None and (not callable(collate_fn) or collate != "stack" or device is not None):
+            raise SettingsError(
+                "collate_fn is a function of a list of items, which makes the batch without collate and device"
+            )
         self._device = None if device is None else found_device(device)
         self.batch_size, self.workers, self._collate_by = batch_size, workers, collate
-        self._drop_last, self._sampler = drop_last, sampler
+        self._drop_last, self._sampler = drop_last, sampler if batch_sampler is None else batch_sampler
+        self._collate_fn = collate_fn
         data = self.dataset
         self._items: npt.NDArray[np.int64] | None = None  # numbers in the undivided dataset, if the order has others
-        if chosen is not None or (sampler is not None and data.world_size > 1):
-            self._items = (np.arange(len(data)) if chosen is None else chosen) * data.world_size + data.rank
+        if chosen is not None or (self._sampler is not None and data.world_size > 1):
+            self._items = _undivided(data, chosen)
         self._runs: npt.NDArray[np.int64] | None = None
         window_bytes, self._window, ahead = whole("window_bytes", window_bytes, 1), 1, Ahead()
         if shuffle == RUNS:
@@ -196,20 +235,18 @@ class PrefetchLoader:
             self._runs, total = data.undivided().runs(numbers, RUN_BYTES)
             self._window = min(math.ceil(window_bytes * len(numbers) / max(total, 1.0)), WINDOW_MAX)
             ahead = Ahead(max(ahead.limit_bytes, window_bytes // workers), None)
-        self._order = self._order_of(sampler, seed, shuffle=bool(shuffle))
+        self._order = self._order_of(seed, shuffle=bool(shuffle), in_batches=batch_sampler is not None)
         if self._runs is not None:
             self._warn_of_few_classes()
-        if sampler is None and not len(self):
+        if self._sampler is None and not len(self):
             raise SettingsError(
                 f"{self._order.length()} items make no full batch of {batch_size}; give a smaller batch_size"
             )
-        if collate == "stack" and batch_size > 1:
+        if collate == "stack" and collate_fn is None and batch_size > 1:
             data.check_one_shape("collate='pad' or batch_size=1")
         self._dtype, self._item_bytes = data.frames_dtype, data.max_item_bytes
         self._batch_bytes = -(-batch_size * self._item_bytes // 4096) * 4096
-        audio = self.dataset.audio
-        num_clips = batch_size * self.dataset.clips_per_video
-        whole_batch = self._batch_bytes + (0 if audio is None else num_clips * audio.num_bytes)
+        whole_batch = self._batch_bytes + batch_size * data.audio_bytes
         if cache_bytes < MIN_BATCHES * whole_batch:
             raise SettingsError(
                 f"cache_bytes is {cache_bytes:,}; {MIN_BATCHES} batches of {whole_batch:,} bytes must fit: "
@@ -219,9 +256,7 @@ class PrefetchLoader:
         if processes:
             places = _places_in_shared_memory(places, self._batch_bytes)
         self._frame_bytes = (cache_bytes - places * whole_batch) // workers
-        depth = np.dtype(self.dataset.picture.stored_dtype).itemsize
-        frame = int(np.max(self.dataset.sizes[:, 1:].astype(np.int64).prod(1))) * 3 * depth
-        kept = self._frame_bytes * workers // frame // (self.dataset.clips.num_frames * self.dataset.clips_per_video)
+        kept = self._frame_bytes * workers // data.max_decoded_bytes
         self._horizon = places * batch_size + min(max(HORIZON * kept, self._window), data.num_items)
         self._whole = data.undivided()
         self._crew = WorkerPool(
@@ -242,14 +277,14 @@ class PrefetchLoader:
         self._running: _Epoch | None = None
         self._process: int | None = os.getpid()
 
-    def _order_of(self, sampler: Iterable[int] | None, seed: int, *, shuffle: bool) -> OwnOrder | SamplerOrder:
+    def _order_of(self, seed: int, *, shuffle: bool, in_batches: bool) -> OwnOrder | SamplerOrder:
         """Return the order of the items. Raises SettingsError if sampler and dataset both divide them."""
         data = self.dataset
         count = data.num_items if self._items is None else len(self._items)
-        if sampler is not None:
-            order = SamplerOrder(sampler, count)
+        if self._sampler is not None:
+            order = SamplerOrder(self._sampler, count, in_batches=in_batches)
             if order.world_size > 1 and data.world_size > 1:
-                raise SettingsError(divided_twice(type(sampler).__name__))
+                raise SettingsError(divided_twice(type(self._sampler).__name__))
             return order
         divided = (data.rank, data.world_size) if self._items is None else (0, 1)
         pads = data.tail == "pad"
@@ -264,7 +299,7 @@ class PrefetchLoader:
         own, full = classes_per_batch(classes, self.batch_size)
         if own < LEAST_CLASSES * full:
             warnings.warn(
-                f"{self.dataset.store.path}: with shuffle='runs' a batch of {self.batch_size} has {own:.1f} classes on average, and "
+                f"{self.dataset.path}: with shuffle='runs' a batch of {self.batch_size} has {own:.1f} classes on average, and "
                 f"{full:.1f} with a full shuffle, because neighbours in storage are of one class: `vidprep pack STORE OUT --to shards` "
                 "writes them in a shuffled order; or give a larger window_bytes, or shuffle=True",
                 stacklevel=3,
@@ -272,10 +307,22 @@ class PrefetchLoader:
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch. Raises TypeError for a sampler without a length."""
-        return self._count(self._order.length())
+        length = self._order.length()
+        return length if isinstance(self._order, SamplerOrder) and self._order.in_batches else self._count(length)
 
     def _count(self, items: int) -> int:
         return items // self.batch_size if self._drop_last else -(-items // self.batch_size)
+
+    def _ends(self, items: int) -> list[int]:
+        """Return the end of each batch of an order with so many items. Raises SettingsError if a batch_sampler's is too large."""
+        if self._order.ends is None:
+            return [min(number * self.batch_size, items) for number in range(1, self._count(items) + 1)]
+        ends: list[int] = self._order.ends.tolist()
+        if (largest := max(np.diff(ends, prepend=0).tolist(), default=0)) > self.batch_size:
+            raise SettingsError(
+                f"batch_sampler gives a batch of {largest} items, and batch_size is {self.batch_size}: give batch_size={largest}"
+            )
+        return ends
 
     def __repr__(self) -> str:
         sized = f"{len(self)} " if self._sampler is None or hasattr(self._sampler, "__len__") else ""
@@ -345,13 +392,13 @@ class PrefetchLoader:
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise SettingsError(_differing_state(name, state.get(name), value))
-        order, own = state.get("order"), self._order
+        drawn, own = state.get("order"), self._order
         draws = isinstance(own, SamplerOrder) and not own.repeats
-        if given and (order is not None) != draws:
+        if given and (drawn is not None) != draws:
             raise SettingsError("the state has no order of the epoch, or one that no sampler drew; it was changed")
-        if order is not None and isinstance(own, SamplerOrder):
-            order = own.checked(order)
-        total = len(order) if order is not None else own.total()
+        total = own.total()
+        if drawn is not None and isinstance(own, SamplerOrder):
+            total = len(own.checked(drawn))
         if total is not None and given > total:
             raise SettingsError(f"the state was saved after {given} items, an epoch of this loader has {total}")
         self._stop()
@@ -359,38 +406,24 @@ class PrefetchLoader:
         self._known = self._told()
         own.loaded = (epoch, whole("processes", state.get("processes", own.world_size), 1))
         if isinstance(own, SamplerOrder):
-            own.drawn = order
+            own.drawn = drawn
 
     def _identity(self) -> dict[str, Any]:
         """Return what determines the items and their order, without what may change: the number of processes and workers,
         the size of batches, and the path of the store.
         """
-        data = self.dataset
-        clips = repr(data.clips) if is_dataclass(data.clips) else type(data.clips).__qualname__
-        clips += f" x {data.clips_per_video}" if data.clips_per_video > 1 else ""
-        divided = {} if self._items is None else {"rank": data.rank, "world_size": data.world_size}
-        return {
-            **self._order.identity(),
-            "items": data.num_items if self._items is None else len(self._items),
-            "videos": self._digest,
-            "content": data.content,
-            "clips": clips,
-            "transform": repr(data.picture),
-            "dataset_seed": data.seed,
-            **divided,
-        }
+        data, items = self.dataset, self._items
+        chosen = {}
+        if items is not None:
+            digest = hashlib.sha256(np.ascontiguousarray(items).tobytes()).hexdigest()[:16]
+            chosen = {"rank": data.rank, "world_size": data.world_size, "items": len(items), "chosen": digest}
+        return {**self._order.identity(), **self._of_dataset, **chosen}
 
     @cached_property
-    def _digest(self) -> str:
-        """Return a digest of ids, their frames, and the loader's items."""
-        data = self.dataset
-        found = hashlib.sha256("\0".join(data.ids).encode("utf-8", "surrogateescape"))
-        found.update(np.ascontiguousarray(data.sizes).tobytes())
-        if self._items is not None:
-            found.update(np.ascontiguousarray(self._items).tobytes())
-        return found.hexdigest()[:16]
+    def _of_dataset(self) -> dict[str, Any]:
+        return self.dataset.identity()
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[Any]:
         """Return the batches of the next epoch, or the rest of an epoch whose state was loaded, or whose loop was left. An
         unfinished iteration ends.
 
@@ -485,8 +518,7 @@ class PrefetchLoader:
             numbers = numbers % count
             owners = self._owners[numbers]
             together, begin = list[_Batch](), seen // self._order.world_size
-            for number in range(self._count(len(numbers))):
-                part = slice(number * self.batch_size, (number + 1) * self.batch_size)
+            for part in starmap(slice, pairwise([0, *self._ends(len(numbers))])):
                 first, self._planned = self._planned, self._planned + len(numbers[part])
                 together.append(_Batch(epoch, first, numbers[part].tolist(), mask[part], owners[part].tolist()))
                 if (begin + part.start) // self._window < (begin + part.stop) // self._window:
@@ -550,7 +582,7 @@ class PrefetchLoader:
             position = batch.position + slot
             yield Request(position, index, batch.epoch, start + slot * self._item_bytes, position in self._deaths)
 
-    def batch_for(self, iteration: _Epoch) -> Item:
+    def batch_for(self, iteration: _Epoch) -> Any:
         """Return the next batch. Raises StopIteration, and the error of an item."""
         self._check_is_mine()
         if iteration is not self._running:
@@ -603,11 +635,9 @@ class PrefetchLoader:
         if at_work is not None and gone.code < 0:
             self._deaths[at_work.position] = self._deaths.get(at_work.position, 0) + 1
             if self._deaths[at_work.position] == DEATHS_PER_ITEM:
-                id_, numbers = self._whole.locate(at_work.item, at_work.epoch)
-                frames = f"frames {numbers.flat[0]} to {numbers.flat[-1]}"
+                path, frames = self._whole.told(at_work.item, at_work.epoch)
                 error = CrashedError(
-                    f"{DEATHS_PER_ITEM} workers died at {frames} of {id_}, the last by signal {-gone.code}",
-                    path=self.dataset.store.path,
+                    f"{DEATHS_PER_ITEM} workers died at {frames}, the last by signal {-gone.code}", path=path
                 )
                 self._take(worker, ItemResult(at_work.position, error, (), {}, 0.0, 0, 0, 0))
         self._crew.start(worker)
@@ -621,7 +651,7 @@ class PrefetchLoader:
         if gone.code >= 0:
             raise CrashedError(f"a worker ended with exit code {gone.code}; see stderr")
 
-    def _collate(self, batch: _Batch) -> Item:
+    def _collate(self, batch: _Batch) -> Any:
         """Return the batch in its buffer; a copy if too few buffers are left for the workers."""
         assert batch.place is not None
         items = [batch.done[slot] for slot in range(len(batch.indexes))]
@@ -629,6 +659,8 @@ class PrefetchLoader:
         if error is not None:
             self._free.append(batch.place)
             raise error
+        if self._collate_fn is not None:
+            return self._collate_fn(self._items_of(batch, items))
         made = stacked([item.about for item in items])
         if self.dataset.tail == "pad":
             made["item_mask"] = batch.mask
@@ -644,32 +676,66 @@ class PrefetchLoader:
         """Return the frames of a batch: a view of their buffer, or a copy, and then the buffer is free."""
         memory = self._crew.view(place * self._batch_bytes, len(items) * self._item_bytes)
         if self._collate_by == "pad":
-            starts = (slot * self._item_bytes for slot in range(len(items)))
-            sizes = (math.prod(item.shape) * self._dtype.itemsize for item in items)
-            arrays = [
-                memory[start : start + size].view(self._dtype).reshape(item.shape)
-                for item, start, size in zip(items, starts, sizes, strict=True)
-            ]
-            frames, made["frames_shape"] = padded(arrays)
+            frames, made["frames_shape"] = padded(self._arrays(memory, items))
             self._free.append(place)
             return frames
         shape = (len(items), *items[0].shape)
         frames = memory[: math.prod(shape) * self._dtype.itemsize].view(self._dtype).reshape(shape)
+        return frames if self._lends(memory, place) else frames.copy()
+
+    def _arrays(self, memory: npt.NDArray[np.uint8], items: Sequence[ItemResult]) -> list[npt.NDArray[Any]]:
+        """Return the frames of each item in the buffer of a batch."""
+        starts = (slot * self._item_bytes for slot in range(len(items)))
+        sizes = (math.prod(item.shape) * self._dtype.itemsize for item in items)
+        return [
+            memory[start : start + size].view(self._dtype).reshape(item.shape)
+            for item, start, size in zip(items, starts, sizes, strict=True)
+        ]
+
+    def _lends(self, memory: npt.NDArray[np.uint8], place: int) -> bool:
+        """Return whether a buffer belongs to the program until it gives up `memory`. Otherwise it is free, and what is in it must be
+        copied now.
+        """
         if self._places - (self._lent - len(self._given_back)) - 1 < FREE_BATCHES:
             self._free.append(place)
-            return frames.copy()
+            return False
         self._lent += 1
         weakref.finalize(memory, self._given_back.append, place).atexit = False
-        return frames
+        return True
+
+    def _items_of(self, batch: _Batch, items: Sequence[ItemResult]) -> list[Item]:
+        """Return the items of a batch as the dataset gives them."""
+        assert batch.place is not None
+        memory = self._crew.view(batch.place * self._batch_bytes, len(items) * self._item_bytes)
+        arrays = self._arrays(memory, items)
+        if not self._lends(memory, batch.place):
+            arrays = [frames.copy() for frames in arrays]
+        made = [Item(frames=frames, **item.about) for frames, item in zip(arrays, items, strict=True)]
+        if self.dataset.tail == "pad":
+            for item, is_real in zip(made, batch.mask.tolist(), strict=True):
+                item["item_mask"] = is_real
+        register_torch_collate()
+        return [*map(as_tensors, made)] if self.dataset.tensors else made
 
 
-def _with_items(dataset: VideoDataset | Subset) -> tuple[VideoDataset, npt.NDArray[np.int64] | None]:
-    """Return the dataset behind nested subsets, and their items; None means all."""
+def _with_items(dataset: object) -> tuple[VideoDataset | JoinedDatasets, npt.NDArray[np.int64] | None]:
+    """Return the dataset behind nested subsets and concatenations, and the numbers of their items in it; None means all."""
     if isinstance(dataset, VideoDataset):
         return dataset, None
+    if isinstance(parts := getattr(dataset, "datasets", None), Sequence) and parts and not isinstance(parts, str):
+        found = [_with_items(each) for each in parts]
+        joined = JoinedDatasets([part for part, _ in found])
+        if all(items is None and part.world_size == 1 for part, items in found):
+            return joined, None
+        firsts = np.cumsum([0, *(part.num_items for part, _ in found)])
+        return joined, np.concatenate([first + _undivided(*each) for first, each in zip(firsts, found, strict=False)])
     if not (hasattr(dataset, "dataset") and hasattr(dataset, "indices")):
         raise SettingsError(
-            f"{dataset!r} is neither a VideoDataset nor torch's Subset of one; for several stores use VideoDataset([…])"
+            f"{dataset!r} is no VideoDataset, and no Subset or ConcatDataset of such, so its frames are not known ahead. Several "
+            "stores are VideoDataset([…]). What a dataset does to frames and items can be done by\n"
+            "    dataset = VideoDataset(..., transform=of_frames)\n"
+            "    loader = PrefetchLoader(dataset, batch_size=8, shuffle=True, collate_fn=of_items)\n"
+            "and any dataset goes into\n    loader = torch.utils.data.DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2)"
         )
     whole_one, items = _with_items(dataset.dataset)
     chosen, count = np.asarray(dataset.indices), len(whole_one) if items is None else len(items)
@@ -677,6 +743,15 @@ def _with_items(dataset: VideoDataset | Subset) -> tuple[VideoDataset, npt.NDArr
         raise SettingsError(f"the indices of {dataset!r} are not numbers of items, 0 to {count - 1}")
     chosen = chosen % count
     return whole_one, chosen if items is None else items[chosen]
+
+
+def _undivided(dataset: VideoDataset | JoinedDatasets, chosen: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:
+    """Return the numbers of chosen items, or of all, among the items of all processes."""
+    return (np.arange(len(dataset)) if chosen is None else chosen) * dataset.world_size + dataset.rank
+
+
+def _is_of_torch(found: object, name: str) -> bool:
+    return type(found).__name__ == name and type(found).__module__.partition(".")[0] == "torch"
 
 
 def _places_in_shared_memory(places: int, batch_bytes: int) -> int:
@@ -725,5 +800,5 @@ class _Epoch:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Item:
+    def __next__(self) -> Any:
         return self._loader.batch_for(self)

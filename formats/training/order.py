@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import heapq
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain, pairwise
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -120,10 +120,11 @@ class OwnOrder:
         continues: Whether a loop that was left early is continued by the next one
         drawn: None, because every order can be made again
         epoch: None, because only the loader sets it
+        ends: None, because the loader makes batches
         loaded: An epoch whose state was loaded, and for how many processes its order was made
     """
 
-    epoch = drawn = None
+    epoch = drawn = ends = None
 
     def __init__(
         self,
@@ -185,8 +186,11 @@ class SamplerOrder:
     Args:
         sampler: The sampler.
         count: Number of items that it chooses from.
+        in_batches: Whether it gives lists of items, each a batch. It is then that of this process alone.
 
     Attributes:
+        in_batches: The same
+        ends: (B,) ends of the batches among the items of `of`; None if the loader makes them
         repeats: Whether it can repeat the order of an epoch
         divides: Whether it divides items among processes
         continues: Whether a loop that was left early is continued by the next one
@@ -194,13 +198,16 @@ class SamplerOrder:
         drawn: The order of the epoch, if the sampler cannot repeat it
     """
 
-    drawn: list[int] | None = None
+    drawn: list[Any] | None = None
+    ends: Numbers | None = None
 
-    def __init__(self, sampler: Iterable[int], count: int) -> None:
+    def __init__(self, sampler: Iterable[Any], count: int, *, in_batches: bool = False) -> None:
         self._sampler: Any = sampler
-        self._count = count
+        self._count, self.in_batches = count, in_batches
         self.repeats = hasattr(sampler, "set_epoch")
-        self.divides = self.repeats and all(hasattr(self._sampler, name) for name in ("num_replicas", "rank"))
+        self.divides = (
+            not in_batches and self.repeats and all(hasattr(sampler, name) for name in ("num_replicas", "rank"))
+        )
         self.rank: int = getattr(sampler, "rank", 0) if self.divides else 0
         self.world_size: int = getattr(sampler, "num_replicas", 1) if self.divides else 1
         self._may_shuffle = bool(getattr(sampler, "shuffle", not isinstance(sampler, Sequence)))
@@ -228,10 +235,11 @@ class SamplerOrder:
 
     def total(self) -> int | None:
         """Return the number of items of all processes; None if it is unknown, or depends on their number."""
-        return len(self._sampler) if not self.divides and hasattr(self._sampler, "__len__") else None
+        is_known = not self.divides and not self.in_batches and hasattr(self._sampler, "__len__")
+        return len(self._sampler) if is_known else None
 
     def length(self) -> int:
-        """Return the number of this process's items in an epoch. Raises TypeError for a sampler without a length."""
+        """Return the number of this process's items, or batches, in an epoch. Raises TypeError for a sampler without a length."""
         return len(self._sampler)
 
     def of(self, epoch: int, seen: int) -> tuple[Numbers, npt.NDArray[np.bool_]]:
@@ -241,11 +249,12 @@ class SamplerOrder:
             SettingsError: The order cannot be continued.
         """
         if seen and self.drawn is not None:
-            return _all_items(self.drawn[seen:])
+            return _all_items(self._left(self.checked(self.drawn), seen))
         if self.repeats:
             self._sampler.set_epoch(epoch)
-        own = self.checked(self._sampler)
-        self.drawn = None if self.repeats else own
+        given = [*self._sampler]
+        own = self.checked(given)
+        self.drawn = None if self.repeats else own if self.ends is None else [[*map(int, batch)] for batch in given]
         self.continues = self._may_shuffle and any(one > other for one, other in pairwise(own))
         if not seen:
             return np.asarray(own, np.int64), self._mask(len(own))
@@ -255,7 +264,7 @@ class SamplerOrder:
                 "continued"
             )
         if not self.divides:
-            return _all_items(own[seen:])
+            return _all_items(self._left(own, seen))
         order = self._given_to(epoch, 0, 1)
         worlds = {self.world_size, self.loaded[1]}
         if all(_takes_turns(self._given_to(epoch, 0, world), order, world) for world in worlds):
@@ -268,21 +277,33 @@ class SamplerOrder:
             )
         return _all_items(own[seen // self.world_size :])
 
+    def _left(self, own: list[int], seen: int) -> list[int]:
+        """Return what is left of an order, and keep the ends of its batches."""
+        if self.ends is not None:
+            self.ends = self.ends[self.ends > seen] - seen
+        return own[seen:]
+
     def _mask(self, count: int) -> npt.NDArray[np.bool_]:
         """Return which of `count` items of this process are not repeated to fill up the end."""
         places = np.arange(count) * self.world_size + self.rank
         is_filled = 0 < count * self.world_size - self._count < self.world_size
         return places < self._count if is_filled else np.ones(count, np.bool_)
 
-    def checked(self, order: Iterable[object]) -> list[int]:
-        """Return an order as a list. Raises SettingsError if it has anything but numbers of items."""
+    def checked(self, order: Iterable[Any]) -> list[int]:
+        """Return an order as a list, and keep the ends of its batches. Raises SettingsError if it has anything but numbers of
+        items.
+        """
         found: list[Any] = list(order)
+        if self.in_batches:
+            if wrong := [each for each in found if not isinstance(each, Collection) or not len(each)]:
+                raise SettingsError(f"batch_sampler gives {wrong[0]!r}; give lists of numbers of items")
+            self.ends = np.cumsum([len(batch) for batch in found])
+            found = [*chain.from_iterable(found)]
         if wrong := [
             index for index in found if not isinstance(index, SupportsIndex) or not 0 <= int(index) < self._count
         ]:
             raise SettingsError(
-                f"the sampler gives {wrong[0]!r}; give numbers of items, 0 to {self._count - 1}: batches are made by "
-                "batch_size"
+                f"the sampler gives {wrong[0]!r}; give numbers of items, 0 to {self._count - 1}; a sampler of lists is a batch_sampler"
             )
         return [int(index) for index in found]
 

@@ -82,7 +82,7 @@ def register_torch_collate() -> None:
         return {name: as_tensor(value) if isinstance(value, np.ndarray) else value for name, value in made.items()}
 
     def of_items(batch: Sequence[Item], *, collate_fn_map: Mapping[Any, Any] | None = None) -> dict[str, Any]:
-        check_one_shape({item["id"]: tuple(item["frames"].shape) for item in batch}, "collate_fn=pad_collate")
+        check_one_shape([(item["id"], tuple(item["frames"].shape)) for item in batch], "collate_fn=pad_collate")
         return {
             name: collate.collate([item[name] for item in batch], collate_fn_map=collate_fn_map) for name in batch[0]
         }

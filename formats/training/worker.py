@@ -27,6 +27,7 @@ from vidprep.formats.processes import Channel, parent_channel
 from vidprep.formats.storage import NEVER, BeladyCache, inherited_files, make_requests_here
 from vidprep.formats.stores import ComingClip, Frames, FrameStore
 from vidprep.formats.training.dataset import Clip, VideoDataset
+from vidprep.formats.training.joined_datasets import JoinedDatasets
 
 FrameKey = tuple[str, int]
 KEPT_CLIPS = 4096
@@ -159,7 +160,7 @@ class WorkerSetup(NamedTuple):
     main: dict[str, Any] | None
 
     @classmethod
-    def of(cls, dataset: VideoDataset) -> WorkerSetup:
+    def of(cls, dataset: VideoDataset | JoinedDatasets) -> WorkerSetup:
         """Create for a dataset. Raises SettingsError if it cannot be pickled."""
         if _is_worker:
             raise SettingsError(
@@ -186,12 +187,12 @@ class WorkerSetup(NamedTuple):
             )
         return cls(data, tuple(descriptors), {"init_main_from_path": os.path.abspath(path), "sys_argv": sys.argv})  # noqa: PTH100
 
-    def opened(self) -> VideoDataset:
+    def opened(self) -> VideoDataset | JoinedDatasets:
         if self.main is not None:
             from multiprocessing import spawn
 
             spawn.prepare(self.main)
-        found: VideoDataset = pickle.loads(self.dataset)
+        found: VideoDataset | JoinedDatasets = pickle.loads(self.dataset)
         return found
 
 
@@ -236,7 +237,77 @@ class Inbox(Protocol):
     def empty(self) -> bool: ...
 
 
-class Worker:
+class Worker(Protocol):
+    """Makes items of what a loader loads."""
+
+    def announce(self, ahead: Sequence[tuple[int, int, int]]) -> None:
+        """Prepare for later items: (position in the order, item, epoch), positions ascending."""
+
+    def forget(self) -> None:
+        """Forget later items."""
+
+    def make(self, request: Request) -> ItemResult:
+        """Make an item."""
+
+
+def worker_of(dataset: VideoDataset | JoinedDatasets, memory: mmap.mmap, frame_bytes: int, ahead: Ahead) -> Worker:
+    """Return a worker.
+
+    Args:
+        dataset: What it makes items of.
+        memory: Memory shared with the loader.
+        frame_bytes: Bound of the cache in bytes.
+        ahead: What is fetched ahead.
+    """
+    if isinstance(dataset, JoinedDatasets):
+        return WorkerOfParts(dataset, memory, frame_bytes, ahead)
+    return WorkerOfDataset(dataset, memory, frame_bytes, ahead)
+
+
+def serve(worker: Worker, inbox: Inbox, reply: Callable[[ItemResult | Reset], None]) -> None:
+    """Let a worker work until the inbox ends."""
+    waiting: deque[Request] = deque()
+    while True:
+        while not waiting or not inbox.empty():
+            message = inbox.get()
+            if message is None:
+                return
+            if isinstance(message, Reset):
+                waiting.clear()
+                worker.forget()
+                reply(message)
+            else:
+                worker.announce(message.ahead)
+                waiting.extend(message.now)
+        reply(worker.make(waiting.popleft()))
+
+
+class WorkerOfParts:
+    """Makes items of several datasets. Each has an equal part of the memory."""
+
+    def __init__(self, joined: JoinedDatasets, memory: mmap.mmap, frame_bytes: int, ahead: Ahead) -> None:
+        self._joined, count = joined, len(joined.parts)
+        ahead = ahead._replace(limit_bytes=max(1, ahead.limit_bytes // count))
+        self._workers = [WorkerOfDataset(part, memory, frame_bytes // count, ahead) for part in joined.parts]
+
+    def announce(self, ahead: Sequence[tuple[int, int, int]]) -> None:
+        of_parts = [list[tuple[int, int, int]]() for _ in self._workers]
+        for position, item, epoch in ahead:
+            part, own = self._joined.place(item)
+            of_parts[part].append((position, own, epoch))
+        for worker, of_part in zip(self._workers, of_parts, strict=True):
+            worker.announce(of_part)
+
+    def forget(self) -> None:
+        for worker in self._workers:
+            worker.forget()
+
+    def make(self, request: Request) -> ItemResult:
+        part, own = self._joined.place(request.item)
+        return self._workers[part].make(request._replace(item=own))
+
+
+class WorkerOfDataset:
     """Makes items of a dataset.
 
     Args:
@@ -252,27 +323,13 @@ class Worker:
         self._ahead = FetchAhead(dataset.store, ahead, self._cache) if dataset.store.is_remote else None
         self._scratch: Frames = np.empty((0, 0, 0, 3), dataset.picture.stored_dtype)
 
-    def serve(self, inbox: Inbox, reply: Callable[[ItemResult | Reset], None]) -> None:
-        """Work until the inbox ends."""
-        waiting: deque[Request] = deque()
-        while True:
-            while not waiting or not inbox.empty():
-                message = inbox.get()
-                if message is None:
-                    return
-                if isinstance(message, Reset):
-                    waiting.clear()
-                    self._clips.clear()
-                    self._cache.forget_uses()
-                    if self._ahead is not None:
-                        self._ahead.forget()
-                    reply(message)
-                else:
-                    self._announce(message.ahead)
-                    waiting.extend(message.now)
-            reply(self._make(waiting.popleft()))
+    def forget(self) -> None:
+        self._clips.clear()
+        self._cache.forget_uses()
+        if self._ahead is not None:
+            self._ahead.forget()
 
-    def _announce(self, ahead: list[tuple[int, int, int]]) -> None:
+    def announce(self, ahead: Sequence[tuple[int, int, int]]) -> None:
         clips = list[tuple[int, Clip]]()
         for position, index, epoch in ahead:
             try:
@@ -287,7 +344,7 @@ class Worker:
         if self._ahead is not None:
             self._ahead.add(clips)
 
-    def _make(self, request: Request) -> ItemResult:
+    def make(self, request: Request) -> ItemResult:
         started, dataset = time.perf_counter(), self._dataset
         about: dict[str, Any] = {}
         error, hits = None, 0
@@ -424,4 +481,4 @@ def serve_from_process(
     make_requests_here(workers)
     shared, channel = mmap.mmap(memory, size), parent_channel()
     os.close(memory)
-    Worker(about.opened(), shared, frame_bytes, ahead).serve(_Line(channel), channel.send)
+    serve(worker_of(about.opened(), shared, frame_bytes, ahead), _Line(channel), channel.send)

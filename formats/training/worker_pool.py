@@ -21,7 +21,17 @@ import numpy.typing as npt
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.processes import Answer, DiedError, Process
 from vidprep.formats.training.dataset import VideoDataset
-from vidprep.formats.training.worker import Ahead, ItemResult, Reset, Worker, WorkerSetup, serve_from_process
+from vidprep.formats.training.joined_datasets import JoinedDatasets
+from vidprep.formats.training.worker import (
+    Ahead,
+    ItemResult,
+    Reset,
+    Worker,
+    WorkerSetup,
+    serve,
+    serve_from_process,
+    worker_of,
+)
 
 SHARED_MEMORY = Path("/dev/shm")
 END_SECONDS = 5.0
@@ -56,7 +66,14 @@ class WorkerPool:
     """
 
     def __init__(
-        self, dataset: VideoDataset, workers: int, memory_bytes: int, frame_bytes: int, ahead: Ahead, *, processes: bool
+        self,
+        dataset: VideoDataset | JoinedDatasets,
+        workers: int,
+        memory_bytes: int,
+        frame_bytes: int,
+        ahead: Ahead,
+        *,
+        processes: bool,
     ) -> None:
         self.inbox: Inbox = queue.SimpleQueue()
         self._dataset, self._frame_bytes, self._ahead, self._workers = dataset, frame_bytes, ahead, workers
@@ -90,7 +107,7 @@ class WorkerPool:
         """Start a worker under this number. Raises OSError."""
         line = self._lines[worker] = Line()
         if self._file is None or self._about is None:
-            made = Worker(self._dataset, self._memory, self._frame_bytes, self._ahead)
+            made = worker_of(self._dataset, self._memory, self._frame_bytes, self._ahead)
             self._start_thread(_serve, made, line, _Reply(self.inbox, worker))
             return
         memory = self._file.fileno()
@@ -124,7 +141,7 @@ class _Reply:
 def _serve(made: Worker, line: Line, reply: _Reply) -> None:
     """Run a worker in a thread, and report its end."""
     try:
-        made.serve(line, reply)
+        serve(made, line, reply)
     except BaseException:
         reply.inbox.put((reply.worker, WorkerExit(1)))
         raise

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vidprep.formats import ElasticDistributedSampler, PrefetchLoader, VideoDataset
+from vidprep.formats import ElasticDistributedSampler, PrefetchLoader, VideoDataset, clips_at_random_indices
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from tests.formats.training.loading import children  # after the path is known
@@ -24,16 +24,49 @@ from vidprep.formats.training.order import run_order
 
 OURS = ("rank", "elastic", "runs")
 OF_TORCH = ("DistributedSampler", "DataLoader", "StatefulDataLoader")
-LEAST_STEPS, EPOCHS = 1, 2
+LISTS = ("DataLoader", "StatefulDataLoader")  # these call a dataset's __getitem__
+EPOCHS, FRAMES = 2, 2
 RUN_BYTES = 100_000
 
 
-def names(batch: Any) -> list[tuple[str, int]]:
-    """(video, first frame) of each item that does not fill up the end."""
+def name_of(id_: str, numbers: Any) -> tuple[str, tuple[int, ...]]:
+    """Video, and first frame of each clip of an item."""
+    return id_, tuple(np.asarray(numbers).reshape(-1, FRAMES)[:, 0].tolist())
+
+
+def names(batch: Any) -> list[tuple[str, tuple[int, ...]]]:
+    """Names of the items that do not fill up the end."""
     mask = batch.get("item_mask", [True] * len(batch["id"]))
-    return [
-        (id_, int(numbers[0])) for id_, numbers, real in zip(batch["id"], batch["indexes"], mask, strict=True) if real
-    ]
+    items = zip(batch["id"], batch["indexes"], mask, strict=True)
+    return [name_of(id_, numbers) for id_, numbers, is_real in items if is_real]
+
+
+class Joined:
+    """Datasets one after another, as torch's ConcatDataset."""
+
+    def __init__(self, *datasets: VideoDataset) -> None:
+        self.datasets = datasets
+
+    def __len__(self) -> int:
+        return sum(map(len, self.datasets))
+
+
+def dataset_of(data: str, path: str, **divided: Any) -> Any:
+    """A dataset: windows, two random clips as one item, or both kinds of datasets joined."""
+    random_clips = clips_at_random_indices(num_clips=9, num_frames_per_clip=FRAMES)
+    if data == "windows":
+        return VideoDataset(path, FRAMES, **divided)
+    if data == "clips":
+        return VideoDataset(path, clips=random_clips, clips_per_video=2, seed=8, **divided)
+    return Joined(VideoDataset(path, FRAMES, 3, **divided), VideoDataset(path, clips=random_clips, seed=8, **divided))
+
+
+def located(dataset: Any, item: int, epoch: int) -> tuple[str, tuple[int, ...]]:
+    for part in dataset.datasets if isinstance(dataset, Joined) else [dataset]:
+        if item < len(part):
+            return name_of(*part.locate(item, epoch))
+        item -= len(part)
+    raise AssertionError(item)
 
 
 class Process:
@@ -41,6 +74,7 @@ class Process:
 
     Args:
         kind: How items are divided and loaded.
+        data: Name of the dataset.
         path: The store.
         rank: Its number.
         world_size: Number of processes.
@@ -50,10 +84,19 @@ class Process:
     """
 
     def __init__(
-        self, kind: str, path: str, rank: int, world_size: int, batch_size: int, workers: int, *, processes: bool
+        self,
+        kind: str,
+        data: str,
+        path: str,
+        rank: int,
+        world_size: int,
+        batch_size: int,
+        workers: int,
+        *,
+        processes: bool,
     ) -> None:
         divided = {"rank": rank, "world_size": world_size, "tail": "pad"} if kind in ("rank", "runs") else {}
-        dataset = VideoDataset(path, 2, **divided)
+        dataset = dataset_of(data, path, **divided)
         self.items = 0
         options: dict[str, Any] = {}
         if kind in ("elastic", "DataLoader", "StatefulDataLoader"):
@@ -100,11 +143,11 @@ class Process:
             self.loader.close()
 
 
-def order_of(kind: str, path: str, epoch: int, world_size: int) -> list[tuple[str, int]]:
+def order_of(kind: str, data: str, path: str, epoch: int, world_size: int) -> list[tuple[str, tuple[int, ...]]]:
     """The items of an epoch as one process alone sees them, by torch's own sampler where that is used; by runs for the processes
     with which it began.
     """
-    dataset = VideoDataset(path, 2)
+    dataset = dataset_of(data, path)
     if kind == "DistributedSampler":
         from torch.utils.data import DistributedSampler
 
@@ -118,7 +161,7 @@ def order_of(kind: str, path: str, epoch: int, world_size: int) -> list[tuple[st
         order = run_order(runs, epoch, 5, world_size, window).tolist()
     else:
         order = np.random.default_rng((5, epoch)).permutation(len(dataset)).tolist()
-    return [(id_, int(numbers[0])) for id_, numbers in map(dataset.locate, order)]
+    return [located(dataset, item, epoch) for item in order]
 
 
 def kill_a_worker(rng: random.Random) -> None:
@@ -128,7 +171,9 @@ def kill_a_worker(rng: random.Random) -> None:
 
 def run(kind: str, path: str, rng: random.Random, say: Callable[[str], None]) -> None:
     """Train for some epochs, stop at random steps, and compare what was seen with the order."""
-    epoch, state, seen = 0, None, list[tuple[str, int]]()
+    epoch, state, seen = 0, None, list[tuple[str, tuple[int, ...]]]()
+    data = rng.choice(["windows", "clips"] if kind in ("rank", "runs", *LISTS) else ["windows", "clips", "joined"])
+    say(data)
     begun_by = 0  # processes with which the epoch began
     while epoch < EPOCHS:
         world_size, batch_size, workers = rng.randint(1, 4), rng.randint(1, 7), rng.randint(1, 2)
@@ -138,7 +183,7 @@ def run(kind: str, path: str, rng: random.Random, say: Callable[[str], None]) ->
         steps, kills = rng.choice([1, 2, 4, 1000]), 2  # a third one at the same item would be taken for its fault
         say(f"epoch {epoch}, {len(seen)} seen: {world_size} x {batch_size} by {workers}, {processes=}, {steps} steps")
         training = [
-            Process(kind, path, rank, world_size, batch_size, workers, processes=processes)
+            Process(kind, data, path, rank, world_size, batch_size, workers, processes=processes)
             for rank in range(world_size)
         ]
         if state is not None:
@@ -163,7 +208,7 @@ def run(kind: str, path: str, rng: random.Random, say: Callable[[str], None]) ->
                 found = [names(batch) for batch in batches]
                 seen += [each[slot] for slot in range(batch_size) for each in found if slot < len(each)]
             if is_over:
-                order = order_of(kind, path, epoch, begun_by)
+                order = order_of(kind, data, path, epoch, begun_by)
                 filled = seen[len(order) :]
                 assert seen[: len(order)] == order, "in the order of one process"
                 assert filled == order[: len(filled)], "filled up with the first ones"

@@ -287,7 +287,7 @@ def test_too_small_a_cache_is_refused_with_the_needed_size(store_of):
     ):
         with pytest.raises(SettingsError, match=said):
             PrefetchLoader(dataset, **options)
-    with pytest.raises(SettingsError, match="is neither a VideoDataset"):
+    with pytest.raises(SettingsError, match="is no VideoDataset"):
         PrefetchLoader(store_of("burst"), 2)
     for sampler, said in (
         ([0, 10**6], "the sampler gives 1000000"),
