@@ -16,7 +16,7 @@ from vidprep.formats.training.samplers import Numbers
 
 
 class JoinedDatasets:
-    """What a loader asks of a dataset, for several of them. Their items are those of all processes.
+    """Several datasets as a loader sees them. Their items are those of all processes.
 
     Args:
         parts: The datasets.
