@@ -265,6 +265,40 @@ def with_options(doc: str, options: Iterable[Declared]) -> str:
     return "".join((head, args or "\n\nArgs:\n", listed.rstrip(), "\n" if listed else "", "\n".join(rows), gap, rest))
 
 
+def unknown_keyword(function: str, keyword: str, known: Collection[str]) -> TypeError:
+    """Return the error for a keyword that a function does not have, with the one that may be meant."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(keyword, known, 1)
+    return TypeError(f"{function}() has no keyword {keyword!r}{f'; did you mean {near[0]!r}?' if near else ''}")
+
+
+def suggesting(**instead: str) -> Callable[[type[Kind]], type[Kind]]:
+    """Return a decorator for a class that is called with keywords: for one that it does not have, the error names the nearest.
+
+    Args:
+        instead: Keywords of other libraries, and what takes their place here.
+    """
+
+    def decorate(kind: type[Kind]) -> type[Kind]:
+        owner: Any = kind
+        init, known = owner.__init__, [*inspect.signature(kind).parameters]
+
+        @functools.wraps(init)
+        def checked(self: Kind, *args: Any, **keywords: Any) -> None:
+            for keyword in keywords:
+                if keyword in instead:
+                    raise TypeError(f"{kind.__name__}() has no keyword {keyword!r}: {instead[keyword]}")
+                if keyword not in known:
+                    raise unknown_keyword(kind.__name__, keyword, known)
+            init(self, *args, **keywords)
+
+        owner.__init__ = checked
+        return kind
+
+    return decorate
+
+
 def documented(kind: type[Kind]) -> type[Kind]:
     """Decorate a dataclass of options so that `help` shows plain types and describes each field."""
     owner: Any = kind

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict
 '''
 
 
@@ -40,7 +40,12 @@ def _type(hint: Any) -> str:
 
 
 def _keyword(each: Declared) -> str:
-    return f"    {each.keyword}: {_type(each.taken)}"
+    """The line of a keyword; one whose values are named takes these alone."""
+    name = _type(each.taken)
+    if each.option.choices and each.option.parse is None and "Sequence" not in name and "tuple" not in name:
+        values = ", ".join(f'"{choice}"' for choice in each.option.choices)
+        name = re.sub(r"\bstr\b", f"Literal[{values}]", name)
+    return f"    {each.keyword}: {name}"
 
 
 def _class(name: str, base: str, options: list[Declared]) -> str:

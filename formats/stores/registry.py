@@ -106,6 +106,16 @@ def open_store(
     ``store.ids`` lists the videos, ``store[id].frames([0, 5, -1])`` reads frames, ``store[id].timestamps`` are their
     times and ``store.labels(id)`` the labels of a video, for every kind of store.
 
+    Examples:
+        >>> from vidprep.formats import open_store
+        >>> store = open_store("ready/")
+        >>> list(store.ids)
+        ['a/b', 'c']
+        >>> store["a/b"].frames([0, 5, -1]).shape  # uint8 RGB
+        (3, 240, 300, 3)
+        >>> store["a/b"].frames_at([0.5, 1.2]).shape  # seconds
+        (2, 240, 300, 3)
+
     Args:
         path: The folder, or its URL: s3://, gs://, az://, https:// (any server that knows ranges), or memory://.
         checksum: Check the CRC-32 of every frame or GOP that is read, if the store has one.

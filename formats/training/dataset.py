@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -31,12 +31,13 @@ import pyarrow as pa
 
 from vidprep.formats.errors import SettingsError, StoreError, TransformError
 from vidprep.formats.manifest import LABELS, value_of
-from vidprep.formats.option import whole
+from vidprep.formats.option import suggesting, whole
 from vidprep.formats.storage import SharedTable, cached_method, is_url
 from vidprep.formats.stores import ComingClip, FrameStore, Ids, JoinedStores, StoredVideo, VideoFiles, open_store
 from vidprep.formats.training.items import (
     Audio,
     Item,
+    ItemFields,
     ItemLabels,
     ItemRandomness,
     RandomKey,
@@ -117,11 +118,24 @@ class _Video:
     rows: Numbers
 
 
+@suggesting()
 class VideoDataset:
     """Clips of the videos of a store, by number: a map-style dataset for torch's DataLoader and for PrefetchLoader.
 
     ``len(dataset)`` counts all clips, and ``dataset[i]`` returns one as a dict (see ``__getitem__``). The dataset can
     be pickled, and works the same in forked and spawned processes.
+
+    Examples:
+        Every clip of eight frames, two apart, and a random clip of each video:
+
+        >>> from vidprep.formats import VideoDataset, clips_at_random_indices
+        >>> dataset = VideoDataset("ready/", sequence_length=8, stride=2, step=4, crop=112)
+        >>> dataset[0]["frames"].shape, dataset[0]["indexes"].tolist()
+        ((8, 112, 112, 3), [0, 2, 4, 6, 8, 10, 12, 14])
+        >>> clips = clips_at_random_indices(num_frames_per_clip=16)
+        >>> train = VideoDataset("ready/", clips=clips, size=112, random_resized_crop=True, layout="CTHW")
+        >>> train[0]["frames"].shape
+        (3, 16, 112, 112)
 
     Args:
         source: The path or URL of a store, a store, a list of video files, or several stores: a list of them, or a dict
@@ -300,7 +314,7 @@ class VideoDataset:
                 f"{self.store.path}: {count} of {len(self.ids)} videos have fewer than {self.clips.span} frames, such as "
                 f"{self.ids[int(np.argmin(clips_of_videos))]!r}, and no {self.clips}; short='pad' or 'repeat' fills them up, "
                 "short='drop' leaves them out without this warning",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _open(self) -> None:
@@ -511,7 +525,12 @@ class VideoDataset:
         }
 
     def told(self, item: int, epoch: int) -> tuple[str, str]:
-        """Return the path of the store, and the frames of an item in words."""
+        """Return the path of the store, and the frames of an item in words.
+
+        Args:
+            item: Number of the item.
+            epoch: Epoch of random clips.
+        """
         id_, numbers = self.locate(item, epoch)
         return self.path, f"frames {numbers.flat[0]} to {numbers.flat[-1]} of {id_}"
 
@@ -626,7 +645,7 @@ class VideoDataset:
             raise IndexError(f"item {number} of {count}")
         return number % count * self.world_size + self.rank
 
-    def __getitem__(self, index: SupportsIndex) -> Item:
+    def __getitem__(self, index: SupportsIndex) -> ItemFields:
         """Return one clip.
 
         Returns:
@@ -644,7 +663,7 @@ class VideoDataset:
             TransformError: `transform` failed.
         """
         key = self.key(index, None)
-        return self._item(index, key, self.clip(index, key))
+        return cast("ItemFields", self._item(index, key, self.clip(index, key)))
 
     def __getitems__(self, indexes: Sequence[SupportsIndex]) -> list[Item]:
         """Return several clips, as torch's DataLoader asks for a batch. A store behind a URL fetches them at the same time.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sized
 from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.option import whole
+from vidprep.formats.option import suggesting, whole
 from vidprep.formats.training.order import epoch_order, share
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ else:
         Base = object
 
 
+@suggesting()
 class ElasticDistributedSampler(Base):
     """A DistributedSampler that continues an epoch after a restart, also with another number of processes.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from multiprocessing import context
 from multiprocessing.sharedctypes import RawValue
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -110,6 +110,50 @@ class Audio:
 
 class Item(dict[str, Any]):
     """An item of a dataset, or a batch of items: `frames` and what belongs to them, by name."""
+
+
+Values: TypeAlias = Any  # a NumPy array, or a torch tensor of a dataset with tensors=True
+
+
+class ItemFields(TypedDict, total=False):
+    """An item as type checkers see it; see ``VideoDataset.__getitem__``."""
+
+    frames: Values
+    id: str
+    indexes: Values
+    timestamps: Values
+    source_frames: Values
+    source_timestamps: Values
+    labels: dict[str, Any]
+    clip: int
+    crop: int
+    class_id: int
+    frame_mask: Values
+    item_mask: bool
+    audio: Values
+    has_audio: bool
+    rows: dict[str, Any]
+
+
+class BatchFields(TypedDict, total=False):
+    """A batch as type checkers see it; a `collate_fn` may make another one."""
+
+    frames: Values
+    id: list[str]
+    indexes: Values
+    timestamps: Values
+    source_frames: Values
+    source_timestamps: Values
+    labels: dict[str, Any]
+    clip: Values
+    crop: Values
+    class_id: Values
+    frame_mask: Values
+    item_mask: Values
+    audio: Values
+    has_audio: Values
+    rows: dict[str, Any]
+    frames_shape: Values
 
 
 def check_one_shape(shapes: Iterable[tuple[str, tuple[int, ...]]], remedy: str) -> None:
@@ -360,6 +404,6 @@ def class_ids(store: FrameStore, labels: Labels) -> tuple[Mapping[str | int, int
         warnings.warn(
             f"{store.path}: {column.null_count} of {len(column)} videos have no label; their class_id is {NO_CLASS}, which torch's "
             "losses ignore, and where= leaves them out",
-            stacklevel=4,
+            stacklevel=5,
         )
     return numbers, found

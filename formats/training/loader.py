@@ -31,10 +31,10 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import CrashedError, SettingsError
-from vidprep.formats.option import whole
+from vidprep.formats.option import suggesting, whole
 from vidprep.formats.training.dataset import VideoDataset, divided_twice
 from vidprep.formats.training.events import LoaderEvents
-from vidprep.formats.training.items import Item, padded, stacked
+from vidprep.formats.training.items import BatchFields, Item, padded, stacked
 from vidprep.formats.training.joined_datasets import JoinedDatasets
 from vidprep.formats.training.order import OwnOrder, SamplerOrder, classes_per_batch
 from vidprep.formats.training.with_torch import as_tensors, found_device, register_torch_collate
@@ -109,6 +109,13 @@ class _Known(NamedTuple):
     of_sampler: int | None
 
 
+@suggesting(
+    pin_memory="batches are in shared memory, and device='cuda' copies them to the GPU",
+    prefetch_factor="cache_bytes bounds what is made ahead",
+    persistent_workers="workers live as long as the loader",
+    generator="seed says the order",
+    worker_init_fn="workers need none; random numbers follow the dataset's seed",
+)
 class PrefetchLoader:
     """Batches of a VideoDataset, decoded ahead by worker processes into shared memory.
 
@@ -125,6 +132,15 @@ class PrefetchLoader:
     What is random is a function of the dataset's seed, the epoch and the item, whatever the number of workers. Epochs
     are counted from 0, unless `set_epoch` of the loader, the dataset or the sampler says which one is next. If the
     dataset has a rank, each process takes its share of one order of all items.
+
+    Examples:
+        >>> from vidprep.formats import PrefetchLoader, VideoDataset
+        >>> dataset = VideoDataset("ready/", sequence_length=8, crop=112)
+        >>> with PrefetchLoader(dataset, batch_size=2, shuffle=True, drop_last=True) as loader:
+        ...     for batch in loader:  # an epoch
+        ...         shape, ids = batch["frames"].shape, batch["id"]
+        >>> shape, len(ids)
+        ((2, 8, 112, 112, 3), 2)
 
     An error is raised in place of the batch that it spoils, and the next ``next`` goes on behind it. Batches may be
     kept: their memory is used again only when nothing refers to it. Not thread-safe.
@@ -302,7 +318,7 @@ class PrefetchLoader:
                 f"{self.dataset.path}: with shuffle='runs' a batch of {self.batch_size} has {own:.1f} classes on average, and "
                 f"{full:.1f} with a full shuffle, because neighbours in storage are of one class: `vidprep pack STORE OUT --to shards` "
                 "writes them in a shuffled order; or give a larger window_bytes, or shuffle=True",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def __len__(self) -> int:
@@ -423,7 +439,7 @@ class PrefetchLoader:
     def _of_dataset(self) -> dict[str, Any]:
         return self.dataset.identity()
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[BatchFields]:
         """Return the batches of the next epoch, or the rest of an epoch whose state was loaded, or whose loop was left. An
         unfinished iteration ends.
 
@@ -771,7 +787,7 @@ def _places_in_shared_memory(places: int, batch_bytes: int) -> int:
         warnings.warn(
             f"{free:,} bytes of shared memory are free, which is room for {fit} batches instead of the {places} that "
             "cache_bytes allows (give more to a container: docker run --shm-size)",
-            stacklevel=3,
+            stacklevel=4,
         )
     return fit
 

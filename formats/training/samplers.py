@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.moments import LEAST_KNOWN, Tolerance
-from vidprep.formats.option import whole
+from vidprep.formats.option import suggesting, whole
 from vidprep.formats.stores import StoredVideo
 
 Policy = Literal["repeat_last", "wrap", "error", "drop"]
@@ -285,10 +285,24 @@ class _AtIndices(_OfIndices):
         return self._clips([start], video.num_frames)
 
 
+@suggesting()
 @dataclass(frozen=True, kw_only=True)
 class clips_at_random_indices(_AtIndices):
     """Random clips that start anywhere in [sampling_range_start, sampling_range_end), as torchcodec's sampler of the same
     name.
+
+    Examples:
+        Two clips of three frames of a video of ten, two frames apart, as some epoch may draw them::
+
+            frames   0  1  2  3  4  5  6  7  8  9
+            clip 0            x     x     x
+            clip 1   x     x     x
+
+        >>> from vidprep.formats import VideoDataset, clips_at_random_indices
+        >>> clips = clips_at_random_indices(num_clips=2, num_frames_per_clip=3, num_indices_between_frames=2)
+        >>> item = VideoDataset("ready/", clips=clips)[0]
+        >>> (item["indexes"] - item["indexes"][0]).tolist()
+        [0, 2, 4]
 
     Args:
         num_clips: Clips per video; each is an item.
@@ -305,6 +319,7 @@ class clips_at_random_indices(_AtIndices):
         return True
 
 
+@suggesting()
 @dataclass(frozen=True, kw_only=True)
 class clips_at_regular_indices(_AtIndices):
     """Clips with equidistant starts, the first and the last at the ends of the range: the K test clips of many papers.
@@ -322,6 +337,7 @@ class clips_at_regular_indices(_AtIndices):
     """
 
 
+@suggesting()
 @dataclass(frozen=True, kw_only=True)
 class sample_frames(_OfIndices):
     """One item per video: a clip with a random start in each of `num_clips` equal segments (TSN).
@@ -384,6 +400,7 @@ class sample_frames(_OfIndices):
         return [int(start) for start in found]
 
 
+@suggesting()
 @dataclass(frozen=True, kw_only=True)
 class dense_sample_frames(sample_frames):
     """One item per video: `num_clips` clips with equidistant starts within `sample_range` frames at a random position.
@@ -507,6 +524,7 @@ class _AtTimes(PaddingSampler):
         return np.asarray(_extended(shown.tolist(), self.num_frames_per_clip, self.policy), np.int64), there
 
 
+@suggesting()
 @dataclass(frozen=True, kw_only=True)
 class clips_at_random_timestamps(_AtTimes):
     """Random clips that start anywhere in [sampling_range_start, sampling_range_end), with the frame on screen at each
@@ -544,6 +562,7 @@ class clips_at_random_timestamps(_AtTimes):
         return low + float(rng.random()) * (high - low)
 
 
+@suggesting()
 @dataclass(frozen=True, kw_only=True)
 class clips_at_regular_timestamps(_AtTimes):
     """Clips that start every `seconds_between_clip_starts`, as many as fit.
@@ -601,6 +620,7 @@ class clips_at_regular_timestamps(_AtTimes):
         return float(self._starts(low, high)[number])
 
 
+@suggesting()
 @dataclass(frozen=True, kw_only=True)
 class clips_around(PaddingSampler):
     """Clips around given times, each an item: centre frames as in AVA, actions, sentences, events.

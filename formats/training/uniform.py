@@ -11,11 +11,12 @@ from typing import ClassVar
 import numpy as np
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.option import whole
+from vidprep.formats.option import suggesting, whole
 from vidprep.formats.spread import FRAMES_AT_ONCE, RULES, are_possible, most_frames, sampled, spread
 from vidprep.formats.training.samplers import ClipSampler, Mask, Numbers, PaddingSampler, Timing
 
 
+@suggesting()
 @dataclass(frozen=True)
 class sample_fps(PaddingSampler):
     """One item per video: frames at a rate, or fewer ones spread over the whole video if there would be more than `max_frames`.
@@ -71,6 +72,7 @@ class sample_fps(PaddingSampler):
         return numbers, np.arange(self.num_frames) < count
 
 
+@suggesting()
 @dataclass(frozen=True)
 class clips_uniform(ClipSampler):
     """One item per video: `num_frames_per_clip` frames at equal distances from the first to the last one.

@@ -240,6 +240,12 @@ def transcode(
     """Re-encode videos into `destination` and verify each output.
 
     Repeat the call to continue a run that was stopped; finished videos are not processed again.
+
+    Examples:
+        >>> from vidprep.transcode import transcode
+        >>> summary = transcode("raw/", "ready/", fps=15, short_side=240, gop=5)
+        >>> summary.ok, summary.failed
+        (2, 0)
     """
     return _run(source, destination, settings, progress, on_row, keywords, VideoOutput)
 
@@ -278,6 +284,11 @@ def burst(
     """Store the frames of videos in shards in `destination`, one image per frame, and verify them.
 
     Repeat the call to continue a run that was stopped; finished videos are not processed again.
+
+    Examples:
+        >>> from vidprep.transcode import burst
+        >>> burst("raw/", "frames/", fps=15, short_side=240, quality=90).ok
+        2
     """
     return _run(source, destination, settings, progress, on_row, keywords, FrameOutput)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 
 class SourceKeywords(TypedDict, total=False):
@@ -14,7 +14,7 @@ class SourceKeywords(TypedDict, total=False):
     limit: int | None
     label_from_folder: bool
     labels: str | Sequence[str] | None
-    on_bad_row: str
+    on_bad_row: Literal["fail", "skip"]
     split_by: str | Mapping[str, float] | None
     split_group: str | None
     split_seed: int
@@ -28,17 +28,17 @@ class ValidateKeywords(SourceKeywords, total=False):
 
 class SampleKeywords(SourceKeywords, total=False):
     fps: str | float | Fraction | None
-    cut_origin: str
+    cut_origin: Literal["picture", "container"]
     source_fps: str | float | Fraction | None
     video_stream: str | int | None
     short_side: int | None
     side_of: str | Mapping[str, int] | tuple[tuple[str, int], ...]
     size: str | tuple[int, int] | None
-    fit: str
+    fit: Literal["pad", "crop", "stretch"]
     multiple_of: int | None
     max_area: int | None
     min_area: int | None
-    scaler: str
+    scaler: Literal["bicubic", "bilinear", "area", "lanczos"]
     upscale: bool
 
 
@@ -48,8 +48,8 @@ class TrialKeywords(SampleKeywords, total=False):
 
 
 class RunKeywords(SampleKeywords, total=False):
-    hdr: str | None
-    on_damage: str
+    hdr: Literal["sdr", "keep"] | None
+    on_damage: Literal["warn", "fail"]
     target_psnr: float | None
     target_mode: str
     target_vmaf: float | None
@@ -57,11 +57,11 @@ class RunKeywords(SampleKeywords, total=False):
     verify_every: int
     score: str | tuple[str, ...]
     vmaf_model: str
-    backend: str
+    backend: Literal["local", "dask", "ray"]
     cluster_address: str | None
     partition: str | None
     jobs: int | None
-    actions: str | None
+    actions: Literal["last", "mean", "sum"] | None
     images_to_video: bool
     overwrite: bool
     skip_failed: bool
@@ -75,29 +75,29 @@ class RunKeywords(SampleKeywords, total=False):
 
 
 class TranscodeKeywords(RunKeywords, total=False):
-    codec: str
+    codec: Literal["h264", "hevc", "vp9", "av1"]
     encoder: str | None
-    container: str | None
+    container: Literal["mp4", "mkv", "webm"] | None
     gop: int
     crf: float | None
     preset: str | None
-    tune: str
+    tune: Literal["psnr", "visual", "fastdecode"]
     pixel_format: str | None
     encoder_threads: int | None
-    audio: str
-    engine: str
+    audio: Literal["drop", "copy", "aac", "opus"]
+    engine: Literal["av", "ffmpeg"]
     split: float | str
-    format: str
+    format: Literal["files", "shards"]
     shard_size: str | int
     ffmpeg: str | Path | None
 
 
 class BurstKeywords(RunKeywords, total=False):
-    format: str
+    format: Literal["burst", "gulp", "webdataset", "tensor"]
     quality: int | None
-    subsampling: str | None
+    subsampling: Literal["420", "444", "gray"] | None
     shard_size: str | int
     sample_fps: float | None
     sample_max: int
     sample_min: int
-    sample_rule: str
+    sample_rule: Literal["qwen", "qwen3", "smolvlm", "internvl", "llava", "llamafactory"]

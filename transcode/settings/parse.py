@@ -9,7 +9,6 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -25,6 +24,7 @@ from vidprep.formats.option import (
     fits,
     hints_of,
     options_of,
+    unknown_keyword,
     with_options,
     words_for,
 )
@@ -74,9 +74,7 @@ def typed(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 )
             for keyword in kwargs:
                 if keyword not in shown.parameters:
-                    near = get_close_matches(keyword, shown.parameters, 1)
-                    meant = f"; did you mean {near[0]!r}?" if near else ""
-                    raise TypeError(f"{function.__name__}() has no keyword {keyword!r}{meant}")
+                    raise unknown_keyword(function.__name__, keyword, shown.parameters)
             bound = bare.bind(*args, **kwargs)
             accepted = _plain_hints(function) | hints
             for name, value in bound.arguments.items():

@@ -11,7 +11,14 @@ import pytest
 
 from tests.formats.training.loading import BOTH, names
 from tests.helpers import with_peers
-from vidprep.formats import PrefetchLoader, VideoDataset, clips_at_random_indices, pad_collate
+from vidprep.formats import (
+    ElasticDistributedSampler,
+    PrefetchLoader,
+    VideoDataset,
+    clips_at_random_indices,
+    pad_collate,
+    sample_fps,
+)
 from vidprep.formats.errors import SettingsError
 
 RANDOM = clips_at_random_indices(num_frames_per_clip=4)
@@ -263,3 +270,23 @@ def test_the_batches_of_torch(store_of, tmp_path):
     script = tmp_path / "as_torch.py"
     script.write_text(TORCH)
     assert "equal" in with_peers(script, store_of("h264"), needs=["torch"])
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda path: VideoDataset(path, sequence_lenght=4), "'sequence_lenght'; did you mean 'sequence_length'?"),
+        (lambda path: PrefetchLoader(VideoDataset(path, 4), batchsize=4), "'batchsize'; did you mean 'batch_size'?"),
+        (
+            lambda path: PrefetchLoader(VideoDataset(path, 4), prefetch_factor=2),
+            "cache_bytes bounds what is made ahead",
+        ),
+        (lambda _: clips_at_random_indices(num_frame_per_clip=4), "did you mean 'num_frames_per_clip'?"),
+        (lambda _: sample_fps(2.0, max_frame=4), "did you mean 'max_frames'?"),
+        (lambda _: ElasticDistributedSampler([1], num_replica=2), "did you mean 'num_replicas'?"),
+        (lambda _: clips_at_random_indices(nonsense=4), r"has no keyword 'nonsense'$"),
+    ],
+)
+def test_the_keyword_that_may_be_meant_is_named(call, said, store_of):
+    with pytest.raises(TypeError, match=said):
+        call(store_of("burst"))
