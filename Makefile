@@ -85,6 +85,7 @@ canary: $(READY)  ## for maintainers: the tests with the newest of everything, p
 bench: $(READY)  ## ratios against other tools on real clips (BENCH_SRC=folder); never a test
 	$(BIN)/python tests/bench/bench.py
 	$(BIN)/python tests/bench/stores.py
+	$(BIN)/python tests/bench/which.py
 	$(BIN)/python tests/bench/scale.py
 	$(BIN)/python tests/bench/feeding.py
 	$(BIN)/python tests/bench/cores.py
