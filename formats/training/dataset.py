@@ -765,6 +765,18 @@ class VideoDataset:
             ) from error
         return made
 
+    def finish(self, item: int, epoch: int, raw: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+        """Apply all transforms to the scaled frames of an item. Raises TransformError.
+
+        Args:
+            item: Number of the item.
+            epoch: Epoch of its random numbers.
+            raw: Scaled frames of all its clips.
+            out: Array to write into.
+        """
+        key = self.key(item, epoch)
+        self.finished(raw, self.clip(item, key), item, key, out)
+
     def describe(self, clip: Clip) -> dict[str, Any]:
         """Return everything of an item except its frames."""
         video, numbers = self._video(clip.id), self._by_clip(clip.numbers)

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.training.dataset import VideoDataset
@@ -97,6 +98,10 @@ class JoinedDatasets:
     def told(self, item: int, epoch: int) -> tuple[str, str]:
         part, own = self.place(item)
         return self.parts[part].told(own, epoch)
+
+    def finish(self, item: int, epoch: int, raw: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+        part, own = self.place(item)
+        self.parts[part].finish(own, epoch, raw, out)
 
     def classes_of(self, items: Numbers) -> Numbers | None:
         if any(each.classes_of(items[:0]) is None for each in self.parts):

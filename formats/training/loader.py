@@ -38,7 +38,7 @@ from vidprep.formats.training.items import BatchFields, Item, padded, stacked
 from vidprep.formats.training.joined_datasets import JoinedDatasets
 from vidprep.formats.training.order import OwnOrder, SamplerOrder, classes_per_batch
 from vidprep.formats.training.with_torch import as_tensors, found_device, register_torch_collate
-from vidprep.formats.training.worker import Ahead, ItemResult, Orders, Request, Reset
+from vidprep.formats.training.worker import Ahead, ItemResult, Load, Orders, Request, Reset
 from vidprep.formats.training.worker_pool import WorkerExit, WorkerPool, free_shared_memory
 
 GIBIBYTE = 1 << 30
@@ -290,6 +290,10 @@ class PrefetchLoader:
         self._planned = 0  # items that were ever planned: the position of the next
         self._deaths: dict[int, int] = {}
         self._resets = 0
+        self._unloaded = deque(
+            range(workers) if self._crew.loads_late else ()
+        )  # workers that have yet to import their transforms
+        self._loading = set[int]()
         self._running: _Epoch | None = None
         self._process: int | None = os.getpid()
 
@@ -514,10 +518,12 @@ class PrefetchLoader:
         while unsure:
             worker, message = self._crew.inbox.get()
             if isinstance(message, WorkerExit):
-                self._crew.start(worker)
+                self._start(worker)
                 unsure.discard(worker)
             elif message == Reset(self._resets):
                 unsure.discard(worker)
+            elif isinstance(message, Load):
+                self._take(worker, message)
         self._free.extend(batch.place for batch in self._coming if batch.place is not None)
         self._coming.clear()
 
@@ -569,13 +575,32 @@ class PrefetchLoader:
         while self._planned - first < self._horizon and (together := next(self._plan, None)) is not None:
             ahead.append(together)
             self._coming.extend(together)
-        now = [*islice(dropwhile(lambda each: each.place is not None, self._coming), len(self._free))]
+        count = len(self._free)
+        if self._unloaded or self._loading:  # their results lie in the inbox
+            count = min(count, max(0, MIN_BATCHES - sum(each.place is not None for each in self._coming)))
+        now = [*islice(dropwhile(lambda each: each.place is not None, self._coming), count)]
         for batch in now:
             batch.place = self._free.popleft()
         *earlier, last = ahead if self._runs is not None and ahead else [[*chain.from_iterable(ahead)]]
         for together in earlier:
             self._send_work(together, (), range(self.workers))
         self._send_work(last, now, range(self.workers))
+
+    def _load(self) -> None:
+        """Let workers import their transforms, not all at once: meanwhile the others decode, and what they have decoded is finished
+        here.
+        """
+        while self._unloaded and len(self._loading) < max(1, (os.cpu_count() or 1) - 1):
+            worker = self._unloaded.popleft()
+            self._loading.add(worker)
+            self._crew.send(worker, Load())
+
+    def _start(self, worker: int) -> None:
+        """Start a worker in place of one that has ended."""
+        self._crew.start(worker)
+        self._loading.discard(worker)
+        if self._crew.loads_late and worker not in self._unloaded:
+            self._unloaded.append(worker)
 
     def _send_work(self, ahead: Sequence[_Batch], now: Sequence[_Batch], workers: Iterable[int]) -> None:
         """Send to workers what is unfinished of these batches."""
@@ -626,17 +651,36 @@ class PrefetchLoader:
             made = self._collate(batch)
         finally:
             self._fill()
+            self._load()
         if self._events is not None:
             items = [(worker, batch.done[slot]) for slot, worker in enumerate(batch.workers)]
             self._events.batch(self._epoch, self._batches_given - 1, waited, ready, self._places, items)
         return made
 
-    def _take(self, worker: int, message: ItemResult | Reset | WorkerExit) -> None:
+    def _take(self, worker: int, message: ItemResult | Reset | Load | WorkerExit) -> None:
         if isinstance(message, WorkerExit):
             self._replace(worker, message)
+        elif isinstance(message, Load):
+            self._loading.discard(worker)
+            self._load()
+            if message.error is not None:
+                raise _cannot_go_on(message.error)
         elif isinstance(message, ItemResult):
             batch = self._batch_of(message.position)
-            batch.done[message.position - batch.position] = message
+            slot = message.position - batch.position
+            batch.done[slot] = message if message.raw is None else self._finished(batch, slot, message)
+
+    def _finished(self, batch: _Batch, slot: int, result: ItemResult) -> ItemResult:
+        """Apply transforms to the frames of a worker that has not imported them yet."""
+        assert batch.place is not None and result.raw is not None
+        start = batch.place * self._batch_bytes + slot * self._item_bytes
+        memory = self._crew.view(start, math.prod(result.shape) * self._dtype.itemsize)
+        try:
+            out = memory.view(self._dtype).reshape(result.shape)
+            self._whole.finish(batch.indexes[slot], batch.epoch, result.raw, out)
+        except Exception as error:  # noqa: BLE001 (raised in place of its batch)
+            return result._replace(error=error, raw=None)
+        return result._replace(raw=None)
 
     def _batch_of(self, position: int) -> _Batch:
         for batch in self._coming:
@@ -656,14 +700,15 @@ class PrefetchLoader:
                     f"{DEATHS_PER_ITEM} workers died at {frames}, the last by signal {-gone.code}", path=path
                 )
                 self._take(worker, ItemResult(at_work.position, error, (), {}, 0.0, 0, 0, 0))
-        self._crew.start(worker)
+        self._start(worker)
         known = list(self._coming)
         size = len(known) if self._runs is None else max(1, self._window // self.batch_size)
         for first in range(0, len(known), max(1, size)):
             self._send_work(known[first : first + size], (), [worker])
         self._send_work((), now, [worker])
+        self._load()
         if gone.error is not None:
-            raise CrashedError(f"a worker cannot go on: {type(gone.error).__name__}: {gone.error}") from gone.error
+            raise _cannot_go_on(gone.error)
         if gone.code >= 0:
             raise CrashedError(f"a worker ended with exit code {gone.code}; see stderr")
 
@@ -790,6 +835,12 @@ def _places_in_shared_memory(places: int, batch_bytes: int) -> int:
             stacklevel=4,
         )
     return fit
+
+
+def _cannot_go_on(error: Exception) -> CrashedError:
+    made = CrashedError(f"a worker cannot go on: {type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made
 
 
 def _differing_state(name: str, saved: object, own: object) -> str:

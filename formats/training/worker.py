@@ -6,6 +6,7 @@ decodes all needed frames of a GOP at once.
 
 from __future__ import annotations
 
+import io
 import math
 import mmap
 import os
@@ -17,7 +18,8 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from threading import Lock, Thread
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +33,7 @@ from vidprep.formats.training.joined_datasets import JoinedDatasets
 
 FrameKey = tuple[str, int]
 KEPT_CLIPS = 4096
+SHORT_SWITCH = 5e-4  # seconds
 
 
 class Ahead(NamedTuple):
@@ -146,16 +149,69 @@ class Orders(NamedTuple):
     now: list[Request]
 
 
+class Load(NamedTuple):
+    """Asks a worker to import its transforms beside its work. It answers with the same message when it has.
+
+    Attributes:
+        error: In the answer: why they cannot be imported, or None
+    """
+
+    error: Exception | None = None
+
+
+class LateTransform:
+    """The transform of a dataset in a worker, which is imported later: importing torch takes seconds.
+
+    Attributes:
+        is_loaded: Whether it is imported
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._loaded = data, Lock()
+        self.is_loaded = False
+
+    def load(self) -> None:
+        """Import it, or wait until it is."""
+        with self._loaded:
+            if not self.is_loaded:
+                self._call: Callable[[Any], Any] = pickle.loads(self._data)
+                self.is_loaded = True
+
+    def __call__(self, frames: Any) -> Any:
+        self.load()
+        return self._call(frames)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles datasets without their transforms, which it pickles apart."""
+
+    def __init__(self, file: IO[bytes], datasets: Sequence[VideoDataset]) -> None:
+        super().__init__(file)
+        self._transforms = [each.transform for each in datasets if each.transform is not None]
+        self.late = [pickle.dumps(each) for each in self._transforms]
+
+    def persistent_id(self, found: object) -> int | None:
+        return next((number for number, each in enumerate(self._transforms) if each is found), None)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, late: Sequence[LateTransform]) -> None:
+        super().__init__(io.BytesIO(data))
+        self.persistent_load = late.__getitem__  # type: ignore[method-assign]
+
+
 class WorkerSetup(NamedTuple):
     """First message to a worker process.
 
     Attributes:
         dataset: Pickled dataset, without torch's sharing of tensors between its own child processes
+        late: Pickled transforms
         files: File descriptors that the process must inherit for it
         main: How multiprocessing finds objects of the program's main file; None if there are none
     """
 
     dataset: bytes
+    late: tuple[bytes, ...]
     files: tuple[int, ...]
     main: dict[str, Any] | None
 
@@ -168,32 +224,39 @@ class WorkerSetup(NamedTuple):
                 'put what the program does behind `if __name__ == "__main__":`'
             )
         try:
-            with inherited_files() as descriptors:
-                data = pickle.dumps(dataset)
+            with inherited_files() as descriptors, io.BytesIO() as file:
+                pickler = _Pickler(file, dataset.parts if isinstance(dataset, JoinedDatasets) else [dataset])
+                pickler.dump(dataset)
+                found = file.getvalue(), (*pickler.late,), tuple(descriptors)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise SettingsError(
                 f"the dataset cannot be sent to processes ({error}); give a transform that is a function "
                 "defined in a module, or processes=False"
             ) from error
-        if b"__main__" not in data:
-            return cls(data, tuple(descriptors), None)
+        if not any(b"__main__" in data for data in (found[0], *found[1])):
+            return cls(*found, None)
         program = sys.modules["__main__"]
         if (spec := getattr(program, "__spec__", None)) is not None:
-            return cls(data, tuple(descriptors), {"init_main_from_name": spec.name, "sys_argv": sys.argv})
+            return cls(*found, {"init_main_from_name": spec.name, "sys_argv": sys.argv})
         if (path := getattr(program, "__file__", None)) is None:
             raise SettingsError(
                 "transform was defined in an interactive session, which worker processes cannot import; "
                 "put it into a module, or give processes=False"
             )
-        return cls(data, tuple(descriptors), {"init_main_from_path": os.path.abspath(path), "sys_argv": sys.argv})  # noqa: PTH100
+        return cls(*found, {"init_main_from_path": os.path.abspath(path), "sys_argv": sys.argv})  # noqa: PTH100
 
-    def opened(self) -> VideoDataset | JoinedDatasets:
+    def opened(self, late: Sequence[LateTransform]) -> VideoDataset | JoinedDatasets:
+        if b"__main__" in self.dataset:
+            self.import_main()
+        found: VideoDataset | JoinedDatasets = _Unpickler(self.dataset, late).load()
+        return found
+
+    def import_main(self) -> None:
+        """Import the program's main file, if something of it is needed."""
         if self.main is not None:
             from multiprocessing import spawn
 
             spawn.prepare(self.main)
-        found: VideoDataset | JoinedDatasets = pickle.loads(self.dataset)
-        return found
 
 
 _is_worker = False
@@ -217,6 +280,7 @@ class ItemResult(NamedTuple):
         hits: Frames that had been decoded before
         frames: Frames of the item
         cache_bytes: Size of the worker's cache
+        raw: Decoded frames that the loader must finish, because the worker has not imported its transform yet; else None
     """
 
     position: int
@@ -227,6 +291,7 @@ class ItemResult(NamedTuple):
     hits: int
     frames: int
     cache_bytes: int
+    raw: Frames | None = None
 
 
 class Inbox(Protocol):
@@ -264,8 +329,20 @@ def worker_of(dataset: VideoDataset | JoinedDatasets, memory: mmap.mmap, frame_b
     return WorkerOfDataset(dataset, memory, frame_bytes, ahead)
 
 
-def serve(worker: Worker, inbox: Inbox, reply: Callable[[ItemResult | Reset], None]) -> None:
-    """Let a worker work until the inbox ends."""
+def serve(
+    worker: Worker,
+    inbox: Inbox,
+    reply: Callable[[ItemResult | Reset | Load], None],
+    load: Callable[[], Exception | None],
+) -> None:
+    """Let a worker work until the inbox ends.
+
+    Args:
+        worker: The worker.
+        inbox: Messages to it.
+        reply: Takes its answers; also from the thread that loads.
+        load: Imports the transforms; returns why it cannot.
+    """
     waiting: deque[Request] = deque()
     while True:
         while not waiting or not inbox.empty():
@@ -276,6 +353,8 @@ def serve(worker: Worker, inbox: Inbox, reply: Callable[[ItemResult | Reset], No
                 waiting.clear()
                 worker.forget()
                 reply(message)
+            elif isinstance(message, Load):
+                Thread(target=lambda: reply(Load(load())), daemon=True).start()
             else:
                 worker.announce(message.ahead)
                 waiting.extend(message.now)
@@ -347,7 +426,7 @@ class WorkerOfDataset:
     def make(self, request: Request) -> ItemResult:
         started, dataset = time.perf_counter(), self._dataset
         about: dict[str, Any] = {}
-        error, hits = None, 0
+        error, hits, raw = None, 0, None
         shape: tuple[int, ...] = ()
         clip = Clip("", np.zeros(0, np.int64), None)
         try:
@@ -359,17 +438,20 @@ class WorkerOfDataset:
             shape = dataset.shape_of(clip.id)
             out = self._place(request.offset, shape)
             passes = dataset.picture.is_identity and dataset.transform is None
+            is_late = isinstance(dataset.transform, LateTransform) and not dataset.transform.is_loaded
             size = len(clip.numbers), *self._shape_of(clip.id)
             frames = out.reshape(size) if passes else self._scratch_of(size)
             hits = self._fill(clip.id, clip.numbers.tolist(), frames, alone=request.alone)
-            if not passes:
+            if is_late and not request.alone:
+                raw = frames
+            elif not passes:
                 dataset.finished(frames, clip, request.item, key, out)
             about = dataset.describe(clip)
         except Exception as caught:  # noqa: BLE001 (raised where the item is used)
             error = _portable(caught)
         seconds = time.perf_counter() - started
         return ItemResult(
-            request.position, error, shape, about, seconds, hits, len(clip.numbers), self._cache.size_bytes
+            request.position, error, shape, about, seconds, hits, len(clip.numbers), self._cache.size_bytes, raw
         )
 
     def _place(self, offset: int, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -481,4 +563,22 @@ def serve_from_process(
     make_requests_here(workers)
     shared, channel = mmap.mmap(memory, size), parent_channel()
     os.close(memory)
-    serve(worker_of(about.opened(), shared, frame_bytes, ahead), _Line(channel), channel.send)
+    late, one_at_a_time, usual = [LateTransform(data) for data in about.late], Lock(), sys.getswitchinterval()
+
+    def reply(message: object) -> None:
+        with one_at_a_time:
+            channel.send(message)
+
+    def load() -> Exception | None:
+        sys.setswitchinterval(SHORT_SWITCH)  # an import would hold up the decoding with each turn
+        try:
+            about.import_main()
+            for each in late:
+                each.load()
+        except Exception as error:  # noqa: BLE001 (raised in the loader)
+            return _portable(error)
+        finally:
+            sys.setswitchinterval(usual)
+        return None
+
+    serve(worker_of(about.opened(late), shared, frame_bytes, ahead), _Line(channel), reply, load)

@@ -25,6 +25,7 @@ from vidprep.formats.training.joined_datasets import JoinedDatasets
 from vidprep.formats.training.worker import (
     Ahead,
     ItemResult,
+    Load,
     Reset,
     Worker,
     WorkerSetup,
@@ -51,7 +52,7 @@ class WorkerExit:
     error: Exception | None = None
 
 
-Inbox = queue.SimpleQueue[tuple[int, ItemResult | Reset | WorkerExit]]
+Inbox = queue.SimpleQueue[tuple[int, ItemResult | Reset | Load | WorkerExit]]
 Line = queue.SimpleQueue[Any]
 
 
@@ -85,6 +86,11 @@ class WorkerPool:
         self._lines: dict[int, Line] = {}
         self._threads: list[threading.Thread] = []
         self._finalizer = weakref.finalize(self, _end, self._processes, self._lines, self._threads, self._file)
+
+    @property
+    def loads_late(self) -> bool:
+        """Whether workers decode before they have imported their transforms; see `Load`."""
+        return self._about is not None and bool(self._about.late)
 
     def view(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
         """Return (size,) bytes of the shared memory."""
@@ -134,14 +140,14 @@ class _Reply:
     inbox: Inbox
     worker: int
 
-    def __call__(self, message: ItemResult | Reset) -> None:
+    def __call__(self, message: ItemResult | Reset | Load) -> None:
         self.inbox.put((self.worker, message))
 
 
 def _serve(made: Worker, line: Line, reply: _Reply) -> None:
     """Run a worker in a thread, and report its end."""
     try:
-        serve(made, line, reply)
+        serve(made, line, reply, lambda: None)
     except BaseException:
         reply.inbox.put((reply.worker, WorkerExit(1)))
         raise
