@@ -15,6 +15,7 @@ from tests.bench import history
 from vidprep.formats.manifest.remarks import codes_described
 from vidprep.formats.manifest.row import ManifestRow, described
 from vidprep.formats.option import Declared, options_of
+from vidprep.transcode.cli.command import Command
 from vidprep.transcode.cli.main import main
 from vidprep.transcode.settings.run import SAMPLE, SCORING, SOURCES, options_of_command
 
@@ -80,13 +81,18 @@ def every_command() -> dict[str, click.Command]:
 
 
 def flags(command: click.Command) -> str:
-    rows = []
+    """A table for the options of each heading, in the order of `--help`."""
+    parts = []
     with click.Context(command) as context:
-        for each in command.params:
-            if isinstance(each, click.Option) and each.name != "help" and each.help:
-                flag, text = each.get_help_record(context) or ("", "")
-                rows.append(f"| `{flag.replace('|', chr(92) + '|')}` | {text.replace('  [', ' [')} |")
-    return "\n".join(["| option | what it does |", "| --- | --- |", *rows])
+        assert isinstance(command, Command)
+        for heading, found in command.groups(context).items():
+            rows = []
+            for each in found:
+                if each in command.params and each.name != "h" and each.help:
+                    flag, text = each.get_help_record(context) or ("", "")
+                    rows.append(f"| `{flag.replace('|', chr(92) + '|')}` | {text.replace('  [', ' [')} |")
+            parts += ["\n".join([f"| {heading.lower()} | |", "| --- | --- |", *rows])] if rows else []
+    return "\n\n".join(parts)
 
 
 def table() -> str:

@@ -80,7 +80,7 @@ def run(code: str, *args: object, timeout: float = 120) -> subprocess.CompletedP
 @pytest.mark.parametrize("name", COMMANDS)
 def test_keywords_are_the_names_of_the_flags(name: str) -> None:
     signature = inspect.signature(getattr(vidprep.transcode, name)).parameters.values()
-    flags = {each.name for each in every_command()[name].params} - OF_THE_COMMAND_LINE
+    flags = {each.name for each in every_command()[name].params if each.expose_value} - OF_THE_COMMAND_LINE
     own = {each.name for each in signature if each.kind is each.KEYWORD_ONLY and not CALLBACK.fullmatch(each.name)}
     typed = {keyword for each in TYPED.get(name, ()) for keyword in get_type_hints(each)}
     assert (own | typed) - OF_PYTHON - OF_THE_COMMAND_LINE == flags

@@ -145,6 +145,7 @@ def bench(
             "--json", "as_json", is_flag=True, help="Write JSON lines to stdout; `what` is cell, training or advice."
         ),
     ),
+    first=("loader", "pattern", "frames", "stride", "workers", "batch_size", "step_ms", "sample", "out", "as_json"),
     cls=BriefCommand,
 )
 def bench_command(stores: tuple[Path, ...], out: Path | None = None, as_json: bool = False, **given: Any) -> None:

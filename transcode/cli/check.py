@@ -293,6 +293,7 @@ def _audited(
     validate,
     click.argument("paths", metavar="[SRC] DST", type=FolderOrUrl(), nargs=-1, required=True),
     flags=[click.option("--json", "as_json", is_flag=True, help="Write one JSON object to stdout instead of lines.")],
+    first=("sample", "cross_check", "seek_check", "score", "include", "exclude", "limit", "jobs", "out", "as_json"),
 )
 def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, as_json: bool = False, **given: Any) -> None:
     """Check a finished destination again, from its bytes: checksums, layout, keyframes, times, every frame decoded.
@@ -309,6 +310,10 @@ def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, as_json
 
     \b
     Exit codes: 0 no fault, 1 faults, 2 wrong usage, 130 interrupted.
+    \b
+    vidprep validate ready/                   read every output again
+    vidprep validate raw/ ready/              and compare it with its source
+    vidprep validate other/ --out findings/   a dataset that vidprep did not make
     """
     from vidprep.transcode.audit import AuditReport, summary_lines
 

@@ -175,6 +175,20 @@ def sweep(
     sweep,
     click.argument("source", metavar="SRC", type=LocalPath()),
     click.argument("out", metavar="OUT", type=LocalPath()),
+    first=(
+        "codec",
+        "crf",
+        "quality",
+        "gop",
+        "preset",
+        "fps",
+        "short_side",
+        "size",
+        "sample",
+        "seconds",
+        "score",
+        "jobs",
+    ),
 )
 def sweep_command(source: Path, out: Path, quiet: bool = False, **given: Any) -> None:
     """Measure a sample of SRC in many settings: size against PNG and JPEG, PSNR, SSIM, encoding and reading times.
@@ -185,7 +199,7 @@ def sweep_command(source: Path, out: Path, quiet: bool = False, **given: Any) ->
 
     \b
     vidprep sweep raw/ choose/ --short-side 240 --gop 5,16
-    vidprep sweep raw/ choose/ --codec h264,av1 --crf av1=20,30,40,50 --preset av1=6,8,10
+    vidprep sweep raw/ choose/ --codec h264,av1 --crf av1=20,30 --preset av1=6,8
     """
     from tqdm import tqdm
 
@@ -309,7 +323,24 @@ def tune(
             return recommend(units, folder, options, reading, target, workers, say=on_message or ignore)
 
 
-@command_of(tune, click.argument("source", metavar="SRC", type=LocalPath()))
+@command_of(
+    tune,
+    click.argument("source", metavar="SRC", type=LocalPath()),
+    first=(
+        "sequence_length",
+        "stride",
+        "target_psnr",
+        "target_vmaf",
+        "fps",
+        "short_side",
+        "size",
+        "codec",
+        "storage",
+        "loader",
+        "sample",
+        "jobs",
+    ),
+)
 def tune_command(source: Path, **given: Any) -> None:
     """Measure a sample of SRC in several formats, and recommend one for how your network reads.
 
@@ -317,7 +348,7 @@ def tune_command(source: Path, **given: Any) -> None:
 
     \b
     vidprep tune raw/ --short-side 240 --sequence-length 8 --target-psnr 38
-    vidprep tune raw/ --fps 15 --sequence-length 16 --stride 2 --storage 200 --loader torchcodec
+    vidprep tune raw/ --fps 15 --sequence-length 16 --stride 2 --storage 200
     """
     tuned = tune(source, on_message=lambda text: click.echo(f"vidprep: {text}", err=True), **given)
     _print_choices(tuned)

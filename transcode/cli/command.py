@@ -34,6 +34,19 @@ class Flag(click.Option):
         self.heading = heading
 
 
+_RARELY_NEEDED = {
+    "cut_origin",
+    "max_area",
+    "min_area",
+    "scaler",
+    "encoder_threads",
+    "verify_every",
+    "max_pixels",
+    "max_frames",
+    "target_mode",
+    "vmaf_model",
+}
+MOST_USED, RARELY_NEEDED, BRIEF_WIDTH, FLAG_WIDTH = "Most used", "Rarely needed", 80, 42
 QUIET = click.option("--quiet", is_flag=True, help="No progress bar.")
 
 
@@ -228,9 +241,54 @@ class LinePrinter:
 
 
 class Command(click.Command):
-    """Prints vidprep's and the file system's errors as one line on stderr, and exits with 2 if a run did not start."""
+    """Prints vidprep's and the file system's errors as one line on stderr, and exits with 2 if a run did not start.
+
+    Args:
+        first: Keywords of the options that are needed on the first day: -h shows these alone. Without any it is --help.
+    """
 
     interrupted = "interrupted; run the same command again to go on"
+
+    def __init__(self, *args: Any, first: Sequence[str] = (), **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._first = first
+        if first:
+            self.context_settings = {"help_option_names": ["--help"]}
+            brief = click.Option(["-h"], is_flag=True, is_eager=True, expose_value=False, callback=_print_brief)
+            brief.help = "Show what is needed on the first day, and exit."
+            self.params.append(brief)
+
+    def brief_help(self, ctx: click.Context) -> str:
+        """Return the help on one screen: examples, and the first sentence of the options that are needed on the first day."""
+        lines, path = inspect.cleandoc(self.help or "").splitlines(), ctx.command_path
+        records = [record for each in self.groups(ctx)[MOST_USED] if (record := each.get_help_record(ctx)) is not None]
+        room = BRIEF_WIDTH - 4 - min(FLAG_WIDTH, max(len(flag) for flag, _ in records))
+        shown = click.HelpFormatter(width=BRIEF_WIDTH)
+        shown.write_usage(path, " ".join(self.collect_usage_pieces(ctx)))
+        with shown.indentation():
+            shown.write_paragraph()
+            shown.write_text(" ".join(lines[: lines.index("")]))
+            shown.write_paragraph()
+            for line in (each for each in lines if each.startswith(f"{path} ")):
+                shown.write(f"  {line if len(line) < BRIEF_WIDTH - 2 else line.partition('  ')[0]}\n")
+            shown.write_paragraph()
+            sentences = [(flag, re.split(r"[.;]\s|\.$|\s+\[default", text)[0]) for flag, text in records]
+            shown.write_dl([(flag, _cut(text, room)) for flag, text in sentences], FLAG_WIDTH)
+        shown.write(f"All {sum(map(len, self.groups(ctx).values()))} options: {path} --help")
+        return shown.getvalue()
+
+    def groups(self, ctx: click.Context) -> dict[str, list[click.Option]]:
+        """Return the options by heading, in the order of `--help`: first what is needed on the first day, last what rarely is."""
+        found: dict[str, list[click.Option]] = {MOST_USED: []} if self._first else {}
+        for each in self.get_params(ctx):
+            if isinstance(each, click.Option):
+                heading = RARELY_NEEDED if each.name in _RARELY_NEEDED else getattr(each, "heading", "") or "Options"
+                heading = MOST_USED if each.name in self._first else heading
+                found.setdefault(heading, []).append(each)
+        order = {name: place for place, name in enumerate(self._first)}
+        found.get(MOST_USED, []).sort(key=lambda each: order[str(each.name)])
+        last = ("Options", RARELY_NEEDED)
+        return dict(sorted(found.items(), key=lambda group: last.index(group[0]) + 1 if group[0] in last else 0))
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -244,14 +302,10 @@ class Command(click.Command):
             refuse(error, f"vidprep {info_name}")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Print options under their headings; options without one come last."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for each in self.get_params(ctx):
-            if isinstance(each, click.Option) and (record := each.get_help_record(ctx)) is not None:
-                groups.setdefault(getattr(each, "heading", "") or "Options", []).append(record)
-        for heading in sorted(groups, key=lambda name: name == "Options"):
+        """Print options under their headings."""
+        for heading, found in self.groups(ctx).items():
             with formatter.section(heading):
-                formatter.write_dl(groups[heading])
+                formatter.write_dl([record for each in found if (record := each.get_help_record(ctx)) is not None])
 
     def invoke(self, ctx: click.Context) -> Any:
         # Flags that were not given are omitted: the function has the defaults.
@@ -278,6 +332,17 @@ class Command(click.Command):
             ctx.exit(INTERRUPTED)
 
 
+def _print_brief(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
+    if value and isinstance(ctx.command, Command):
+        click.echo(ctx.command.brief_help(ctx))
+        ctx.exit()
+
+
+def _cut(text: str, room: int) -> str:
+    """Return a text, or as many of its words as there is room for."""
+    return text if len(text) <= room else f"{text[: room - 1].rpartition(' ')[0]}…"
+
+
 def _told(error: OSError) -> str:
     what = str(error) if error.filename is None else f"{os.fsdecode(error.filename)}: {error.strerror}"
     return f"{what}; make room and run the same command again" if is_disk_full(error) else what
@@ -296,7 +361,11 @@ class BriefCommand(Command):
 
 
 def command_of(
-    function: Callable[..., Any], *arguments: Decorator, flags: Sequence[Decorator] = (), cls: type[Command] = Command
+    function: Callable[..., Any],
+    *arguments: Decorator,
+    flags: Sequence[Decorator] = (),
+    first: Sequence[str] = (),
+    cls: type[Command] = Command,
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Return a decorator that makes a command from a public function and the function that runs it on the command line.
 
@@ -307,6 +376,7 @@ def command_of(
         function: The public function, decorated by `typed`.
         arguments: click's decorators for the arguments.
         flags: click's decorators for flags that the public function lacks.
+        first: Keywords of the options that -h shows; none: all.
         cls: Class of the command.
     """
 
@@ -315,6 +385,6 @@ def command_of(
         quiet: list[Decorator] = [QUIET] if "progress" in inspect.signature(function).parameters else []
         for each in reversed([*arguments, own, *flags, *quiet]):
             run = each(run)
-        return click.command(function.__name__, cls=cls)(run)
+        return click.command(function.__name__, cls=cls, first=first)(run)
 
     return decorate

@@ -250,7 +250,11 @@ def transcode(
     return _run(source, destination, settings, progress, on_row, keywords, VideoOutput)
 
 
-@command_of(transcode, SRC, DST, flags=(DRY_RUN, JSON))
+FIRST = ("fps", "short_side", "size", "fit")  # needed on the first day
+ON_SOURCES = ("label_from_folder", "split_by", "include", "exclude", "limit", "dry_run", "overwrite")
+
+
+@command_of(transcode, SRC, DST, flags=(DRY_RUN, JSON), first=(*FIRST, "gop", "crf", "audio", *ON_SOURCES))
 def transcode_command(source: Path | str, destination: Path | str, **given: Any) -> None:
     """Re-encode SRC (a folder, a file, or a table .csv/.tsv/.parquet/.jsonl whose column `path` is relative to the table) into DST, and
     verify it.
@@ -293,7 +297,7 @@ def burst(
     return _run(source, destination, settings, progress, on_row, keywords, FrameOutput)
 
 
-@command_of(burst, SRC, DST, flags=(DRY_RUN, JSON))
+@command_of(burst, SRC, DST, flags=(DRY_RUN, JSON), first=(*FIRST, "format", "quality", "sample_fps", *ON_SOURCES))
 def burst_command(source: Path | str, destination: Path | str, **given: Any) -> None:
     """Store the frames of SRC (a folder, a file, or a table whose column `path` is relative to the table) one by one in large shards in
     DST, and verify them.
@@ -305,9 +309,9 @@ def burst_command(source: Path | str, destination: Path | str, **given: Any) -> 
     Exit codes: 0 all good, 1 some video failed, 2 wrong usage, 3 stopped by the destination, the workers or the cluster
     (run again), 130 or 143 interrupted.
     \b
-    vidprep burst raw/ frames/ --fps 15 --short-side 240      JPEGs back to back, with an index
-    vidprep burst raw/ frames/ --format webdataset            tar shards that webdataset reads
-    vidprep burst raw/ frames/ --format tensor --size 112x112 raw uint8 frames, memory-mapped
+    vidprep burst raw/ frames/ --fps 15 --short-side 240       JPEGs back to back, with an index
+    vidprep burst raw/ frames/ --format webdataset             tar shards that webdataset reads
+    vidprep burst raw/ frames/ --format tensor --size 112x112  raw uint8 frames, memory-mapped
     """
     _run_command(source, destination, given, FrameOutput)
 

@@ -367,6 +367,7 @@ def pack(
     pack,
     click.argument("store", metavar="STORE", type=FolderOrUrl()),
     click.argument("out", metavar="OUT", type=LocalPath()),
+    first=("to", "shards", "shard_size", "order", "quality", "sample_fps", "multiple_of", "labels", "overwrite"),
 )
 def pack_command(store: Path | str, out: Path, **given: Any) -> None:
     """Convert STORE (an output of transcode or burst, or a GulpIO or WebDataset folder) for another tool.
@@ -379,6 +380,10 @@ def pack_command(store: Path | str, out: Path, **given: Any) -> None:
     lerobot                           a LeRobot 3.0 dataset; labels episode_index, camera, task, rows (a file of values)
     torchcodec                        custom_frame_mappings of each video
     dali, mmaction                    lists of files with numbered labels
+
+    \b
+    vidprep pack ready/ shards/ --to shards              few large files, in a shuffled order
+    vidprep pack frames/ wds/ --to webdataset --shards 8
     """
     packed = pack(store, out, **given)
     click.echo(f"vidprep: {count_of(packed.num_videos, 'video')} packed into {out}", err=True)

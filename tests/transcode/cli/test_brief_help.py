@@ -1,0 +1,49 @@
+"""`-h` shows what is needed on the first day, on one screen; `--help` shows all, in the same order."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from vidprep.transcode.cli.main import COMMANDS, main
+
+LINES, COLUMNS = 24, 80
+DAY_ONE = "--fps --short-side --size --fit --gop --crf --audio --label-from-folder --split-by --include --exclude --limit --dry-run --overwrite"
+RARE = "--cut-origin --max-area --min-area --scaler --encoder-threads --verify-every --max-pixels --max-frames --target-mode --vmaf-model"
+
+
+def shown(command: str, flag: str) -> str:
+    ran = CliRunner().invoke(main, [command, flag], prog_name="vidprep")
+    assert ran.exit_code == 0, ran.output
+    return ran.output
+
+
+def flags(text: str) -> list[str]:
+    return re.findall(r"(?m)^  (--[a-z-]+)", text)
+
+
+@pytest.mark.parametrize("command", ["transcode", "burst", "validate", "bench", "sweep", "tune", "pack"])
+def test_brief_help_is_one_screen_with_examples(command):
+    brief, full = shown(command, "-h"), shown(command, "--help")
+    lines = brief.splitlines()
+    assert len(lines) <= LINES
+    assert all(len(line) <= COLUMNS or "--to [" in line for line in lines)
+    assert lines[-1].endswith(f"options: vidprep {command} --help")
+    assert len([line for line in lines if line.startswith(f"  vidprep {command} ")]) >= 2
+    first = flags(brief)
+    assert 9 <= len(first) <= 14 and flags(full)[: len(first)] == first, "and --help begins with them"
+    assert str(len(re.findall(r"(?m)^  (?:-h(?:elp)?\b|--[a-z-]+)", full))) in lines[-1]
+
+
+def test_what_the_first_day_needs_and_what_is_rare():
+    assert flags(shown("transcode", "-h")) == DAY_ONE.split()
+    rare = shown("transcode", "--help").partition("Rarely needed:")[2]
+    assert set(re.findall(r"(?m)^  (--[a-z-]+)", rare)) == set(RARE.split())
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_has_both(command):
+    for flag in ("-h", "--help"):
+        assert shown(command, flag).startswith(f"Usage: vidprep {command} ")
