@@ -21,6 +21,7 @@ from typing import Annotated, Any, NamedTuple, SupportsIndex, TypeVar, Union, ca
 from vidprep.formats.errors import SettingsError
 
 Kind = TypeVar("Kind")
+RENAMED = {"split": "segment"}  # keywords of earlier versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +270,7 @@ def unknown_keyword(function: str, keyword: str, known: Collection[str]) -> Type
     """Return the error for a keyword that a function does not have, with the one that may be meant."""
     from difflib import get_close_matches
 
-    near = get_close_matches(keyword, known, 1)
+    near = [RENAMED[keyword]] if RENAMED.get(keyword) in known else get_close_matches(keyword, known, 1)
     return TypeError(f"{function}() has no keyword {keyword!r}{f'; did you mean {near[0]!r}?' if near else ''}")
 
 

@@ -217,7 +217,7 @@ def codecs(world: World) -> None:
     ):
         world.run("transcode", "cuts.csv", name, "--short-side", 96, *options)
         world.look(name)
-    world.run("transcode", "raw", "split", *SHORT, "--split", 1, *few)
+    world.run("transcode", "raw", "split", *SHORT, "--segment", 1, *few)
     world.run("transcode", "raw", "target", *SHORT, "--target-psnr", 36, *few)
     world.run("transcode", "raw", "each", *SHORT, "--target-psnr", 36, "--target-mode", "per-video", *few)
     for name in ("split", "target", "each"):

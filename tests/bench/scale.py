@@ -180,7 +180,7 @@ def split(root: Path) -> None:
         one, two = (xargs(segments, root / f"x{number}-{workers}", workers) for workers in (1, 2))
         ratios["xargs"].append(one / two)
         whole = vidprep(src, root / f"w{number}", "--jobs", 1)
-        one, two = (vidprep(src, root / f"s{number}-{jobs}", "--jobs", jobs, "--split", 15) for jobs in (1, 2))
+        one, two = (vidprep(src, root / f"s{number}-{jobs}", "--jobs", jobs, "--segment", 15) for jobs in (1, 2))
         ratios["split"].append(one / two)
         ratios["over one segment"].append(whole / two)
     row, other = (pq.read_table(root / name / "manifest.parquet").to_pylist()[0] for name in ("w0", "s0-2"))

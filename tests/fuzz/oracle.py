@@ -35,7 +35,7 @@ WAYS: dict[str, tuple[object, ...]] = {
     "tensor": ("burst", "--format", "tensor", "--fps", 12),
     "webdataset": ("burst", "--format", "webdataset"),
     "ffmpeg": ("transcode", "--engine", "ffmpeg", "--preset", "ultrafast"),
-    "split": ("transcode", "--preset", "ultrafast", "--split", 1, "--gop", 2),
+    "split": ("transcode", "--preset", "ultrafast", "--segment", 1, "--gop", 2),
 }
 RUN_SECONDS = 900
 LARGEST_FILE = 300_000_000

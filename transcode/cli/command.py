@@ -190,6 +190,7 @@ _OTHER_NAMES = {
     "--shard": "--partition",
     "--scheduler": "--cluster-address",
     "--address": "--cluster-address",
+    "--split": "--segment",
 }
 _PATHS = ("-i", "--input", "-o", "--output", "--src", "--dst")
 

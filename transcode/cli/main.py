@@ -29,6 +29,8 @@ COMMANDS = {
     "doctor": ("check", "Try what a run needs on this machine."),
 }
 
+_OTHER_NAMES = {"info": "show", "list": "show", "stats": "show", "convert": "pack", "encode": "transcode"}
+
 
 if sys.platform == "win32":
     sys.exit("vidprep runs on Linux and macOS; on Windows run it in WSL")
@@ -70,7 +72,7 @@ class Commands(click.Group):
 
             from vidprep.transcode.cli.command import refuse
 
-            near = get_close_matches(args[0], COMMANDS, 1)
+            near = [_OTHER_NAMES[args[0]]] if args[0] in _OTHER_NAMES else get_close_matches(args[0], COMMANDS, 1)
             meant = f". Did you mean {near[0]!r}?" if near else ""
             refuse(click.UsageError(f"No such command {args[0]!r}{meant}", ctx))
         return super().resolve_command(ctx, args)

@@ -186,19 +186,18 @@ def compact(destination: str | Path) -> Compacted:
         destination: The folder or URL of a finished run of `burst`.
 
     Returns:
-        Compacted, the bytes that were freed.
+        Compacted, the bytes that were freed; none of a destination with a file for each video.
 
     Raises:
-        SettingsError: The destination has no shards.
         InUseError: A run is writing there.
         DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
     """
-    from vidprep.transcode.destination import Shards, open_finished
+    from vidprep.transcode.destination import Compacted, Shards, open_finished
     from vidprep.transcode.settings import as_place
 
     place = open_finished(as_place(destination))
     if not isinstance(place.outputs, Shards):
-        raise SettingsError(f"{destination}: has one file per video, so there are no shards to rewrite")
+        return Compacted(0, 0)
     with place.lock():
         place.outputs.recover()
         return place.outputs.compact()

@@ -168,6 +168,7 @@ _GROUPS = {"sampling": Sampling, "gate": QualityGate, "target": Target, "scale":
 _RULES = {
     "time_rule": "the rule by which seconds become frames (CHANGELOG, 0.2.0)",
     "clock_rule": "--fps took the frame on screen (rule 1) and now takes the nearest one (2; CHANGELOG, 0.2.0): rule",
+    "split": "--segment",  # its name in earlier versions, which stays in run.json
 }
 
 

@@ -86,7 +86,7 @@ class TranscodeKeywords(RunKeywords, total=False):
     encoder_threads: int | None
     audio: Literal["drop", "copy", "aac", "opus"]
     engine: Literal["av", "ffmpeg"]
-    split: float | str
+    segment: float | str
     format: Literal["files", "shards"]
     shard_size: str | int
     ffmpeg: str | Path | None

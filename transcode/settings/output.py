@@ -20,7 +20,7 @@ from vidprep.formats.option import Option, check_options, documented
 from vidprep.formats.profiles import CODECS, CONTAINERS, JPEG_SUBSAMPLINGS
 from vidprep.formats.stores import ENCODED, STORES_OF_FRAMES, VIDEO_SHARDS, VIDEO_STORES
 from vidprep.formats.video import EncoderOptions as EncoderOptions
-from vidprep.transcode.settings.parse import parse_bytes, parse_split
+from vidprep.transcode.settings.parse import parse_bytes, parse_segment
 
 # Start of a search for a CRF: medians over the clips that defaults were chosen on, accurate to a few dB.
 DB_AT_DEFAULT = 41.0
@@ -83,8 +83,8 @@ def _jpeg_octaves(quality: int) -> float:
 
 AUDIO = ("drop", "copy", "aac", "opus")
 ENGINES = ("av", "ffmpeg")
-MIN_SPLIT_SECONDS = 1
-SPLITS = f"give auto, off, or seconds from {MIN_SPLIT_SECONDS}, such as 60"
+MIN_SEGMENT_SECONDS = 1
+SEGMENTS = f"give auto, off, or seconds from {MIN_SEGMENT_SECONDS}, such as 60"
 LONG_SECONDS, SEGMENT_SECONDS = 120, 20  # "auto" splits videos longer than this into segments of this length
 MIN_SHARD_BYTES = 1 << 20
 SHARD_SIZE = Option(
@@ -117,14 +117,14 @@ class VideoOutput:
     encoder: EncoderOptions = field(default_factory=EncoderOptions)
     audio: Annotated[str, Option("What to do with the audio.", choices=AUDIO)] = "drop"
     engine: Annotated[str, Option("Encode in process, or with an ffmpeg command.", choices=ENGINES)] = "av"
-    split: Annotated[
+    segment: Annotated[
         float | str,
         Option(
             "Encode longer videos in segments of about SECONDS in parallel, and join them without re-encoding; "
             "auto: only videos longer than two minutes; off: never.",
             "SECONDS|auto|off",
-            parse=parse_split,
-            must=SPLITS,
+            parse=parse_segment,
+            must=SEGMENTS,
         ),
     ] = "auto"
     store: Annotated[
@@ -137,11 +137,11 @@ class VideoOutput:
         check_options(self)
         if self.audio != "drop" and self.engine != "av":
             raise SettingsError("<audio> needs <engine>", audio=self.audio, engine="av")
-        if self.split not in ("auto", "off"):
-            if isinstance(self.split, str) or not MIN_SPLIT_SECONDS <= self.split < math.inf:
-                raise SettingsError(f"<split>: {SPLITS}", split=self.split)
+        if self.segment not in ("auto", "off"):
+            if isinstance(self.segment, str) or not MIN_SEGMENT_SECONDS <= self.segment < math.inf:
+                raise SettingsError(f"<segment>: {SEGMENTS}", segment=self.segment)
             if self.engine != "av":
-                raise SettingsError("<split> needs <engine>", split=self.split, engine="av")
+                raise SettingsError("<segment> needs <engine>", segment=self.segment, engine="av")
         box, profile = CONTAINERS[self.encoder.container_name], self.encoder.profile
         if self.audio != "drop" and self.audio not in box.audio:
             raise SettingsError(f"<audio>: {box.name} takes drop, {', '.join(box.audio)}", audio=self.audio)
@@ -203,10 +203,10 @@ class VideoOutput:
         Args:
             duration: Length of the video in seconds; None if unknown.
         """
-        if not isinstance(self.split, str):
-            return self.split if duration is None or duration > self.split else None
+        if not isinstance(self.segment, str):
+            return self.segment if duration is None or duration > self.segment else None
         is_long = duration is not None and duration > LONG_SECONDS
-        return SEGMENT_SECONDS if self.split == "auto" and self.engine == "av" and is_long else None
+        return SEGMENT_SECONDS if self.segment == "auto" and self.engine == "av" and is_long else None
 
     def file_time_base(self, time_base: Fraction, *, is_constant: bool) -> Fraction | None:
         """Return the time base of the file, in seconds per tick.
@@ -240,7 +240,7 @@ class VideoOutput:
         return {
             "encoder": self.encoder.as_dict(),
             "library_options": self.encoder.library_options(),
-            "split": self.split,
+            "split": self.segment,
             **({} if self.store == "files" else {"store": self.store}),
         }
 
@@ -264,7 +264,7 @@ class FrameOutput:
     is_deep: ClassVar[bool] = False
     audio: ClassVar[str] = "drop"
     engine: ClassVar[str] = "av"
-    split: ClassVar[str] = "off"
+    segment: ClassVar[str] = "off"
 
     store: Annotated[str, Option("How frames are stored.", keyword="format", choices=STORES_OF_FRAMES)] = "burst"
     quality: Annotated[

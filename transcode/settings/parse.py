@@ -231,7 +231,7 @@ def parse_size(given: str | tuple[int, int]) -> FrameSize:
     return FrameSize(int(found[1]), int(found[2]))
 
 
-def parse_split(given: float | str) -> float | str:
+def parse_segment(given: float | str) -> float | str:
     """Parse seconds, `auto` or `off`."""
     try:
         return float(given) if isinstance(given, str) and given not in ("auto", "off") else given

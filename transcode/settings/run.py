@@ -282,12 +282,12 @@ class RunSettings:
             asked = self.target.option
         if asked and not self.output.has_loss:
             raise SettingsError(f"<{min(asked)}>: a tensor store has no loss; leave it out", **asked)
-        if asked and self.output.split not in ("auto", "off"):
+        if asked and self.output.segment not in ("auto", "off"):
             why = "VMAF and XPSNR look at neighbouring frames; leave out one"
             if self.target is not None:
                 why = "split with the CRF that `vidprep tune` finds"
             raise SettingsError(
-                f"<split> and <{min(asked)}> exclude each other: {why}", split=self.output.split, **asked
+                f"<segment> and <{min(asked)}> exclude each other: {why}", segment=self.output.segment, **asked
             )
 
     @property

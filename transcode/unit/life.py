@@ -183,9 +183,9 @@ def _split(job: Job, source: Source, seconds: float) -> Split:
 
 
 def _not_split(job: Job, made: Outcome, stream: FrameStream) -> Iterator[Remark]:
-    split = job.settings.output.split
+    segment = job.settings.output.segment
     why = job.why_not_split if isinstance(job, WholeJob) else None
-    if why is not None and not isinstance(split, str) and made.facts.duration * stream.info.time_base > split:
+    if why is not None and not isinstance(segment, str) and made.facts.duration * stream.info.time_base > segment:
         yield Remark("not_split", f"not split: {why}")
 
 

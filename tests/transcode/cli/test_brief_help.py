@@ -7,6 +7,8 @@ import re
 import pytest
 from click.testing import CliRunner
 
+from tests.helpers import make_clips
+from vidprep.transcode import transcode
 from vidprep.transcode.cli.main import COMMANDS, main
 
 LINES, COLUMNS = 24, 80
@@ -47,3 +49,30 @@ def test_what_the_first_day_needs_and_what_is_rare():
 def test_every_command_has_both(command):
     for flag in ("-h", "--help"):
         assert shown(command, flag).startswith(f"Usage: vidprep {command} ")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["info", "ready"], "Did you mean 'show'"),
+        (["list"], "Did you mean 'show'"),
+        (["stats", "ready"], "Did you mean 'show'"),
+        (["convert", "a", "b"], "Did you mean 'pack'"),
+        (["transcode", "a", "b", "--split", "60"], "Did you mean '--segment'"),
+    ],
+)
+def test_names_of_other_tools_and_earlier_ones_are_answered(typed, meant):
+    ran = CliRunner().invoke(main, typed, prog_name="vidprep")
+    assert ran.exit_code == 2 and meant in ran.output
+
+
+def test_the_keyword_of_an_earlier_version_is_answered(tmp_path):
+    with pytest.raises(TypeError, match="did you mean 'segment'"):
+        transcode(tmp_path, tmp_path / "out", split=60)
+
+
+def test_merge_and_compact_with_nothing_to_do_end_well(tmp_path):
+    make_clips(tmp_path / "raw", 1, 4)
+    transcode(tmp_path / "raw", tmp_path / "ready", preset="ultrafast")
+    for command in ("merge", "compact"):
+        assert CliRunner().invoke(main, [command, str(tmp_path / "ready")]).exit_code == 0

@@ -134,7 +134,7 @@ CHANGES: dict[str, RunSettings] = {
     "audio": RunSettings(VideoOutput(audio="copy")),
     "on_damage": replace(PLAIN, on_damage="fail"),
     "engine": RunSettings(VideoOutput(engine="ffmpeg")),
-    "split": RunSettings(VideoOutput(split=60.0)),
+    "segment": RunSettings(VideoOutput(segment=60.0)),
     "frames": RunSettings(FrameOutput()),
     "store": RunSettings(FrameOutput(store="gulp")),
     "quality": RunSettings(FrameOutput(quality=91)),

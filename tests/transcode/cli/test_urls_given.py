@@ -38,7 +38,7 @@ NO_PATHS = {
     "anchor",
     "loader",
     "title",
-    "split",
+    "segment",
     "split_by",
     "split_group",
     "remove",

@@ -249,7 +249,7 @@ def test_workers_of_a_cluster_need_no_folder_in_common(s3, here, tmp_path):
         ran = transcode("s3://videos/raw", "s3://videos/dask", "--gop", 4, *on_dask, env=s3.environment)
         refused = transcode("s3://videos/raw", "s3://videos/x", *on_dask, verb="burst", env=s3.environment)
         long = make_clip(tmp_path / "long.mp4", 120, (64, 48))
-        split = transcode(long, "s3://videos/long", "--split", 1, *on_dask, env=s3.environment)
+        split = transcode(long, "s3://videos/long", "--segment", 1, *on_dask, env=s3.environment)
     assert ran.code == 1, ran.err
     assert not list((tmp_path / "elsewhere").glob("vidprep-scratch-*")), "an empty one stayed on the workers' host"
     made = s3.objects("dask/")
@@ -257,7 +257,7 @@ def test_workers_of_a_cluster_need_no_folder_in_common(s3, here, tmp_path):
     assert results(made) == outputs(here)
     assert (refused.code, "all workers see" in refused.err) == (2, True)
     assert split.code == 0, split.err
-    assert transcode(long, tmp_path / "segments", "--split", 1).code == 0
+    assert transcode(long, tmp_path / "segments", "--segment", 1).code == 0
     assert results(s3.objects("long/")) == outputs(tmp_path / "segments")
 
 
@@ -265,9 +265,9 @@ def test_workers_of_a_cluster_need_no_folder_in_common(s3, here, tmp_path):
 def test_a_long_video_there_is_split_too(s3, tmp_path):
     long = make_clip(tmp_path / "long.mp4", 120, (64, 48))
     s3.put(long, "long/long.mp4")
-    ran = transcode("s3://videos/long", "s3://videos/split", "--split", 1, "--jobs", 2, env=s3.environment)
+    ran = transcode("s3://videos/long", "s3://videos/split", "--segment", 1, "--jobs", 2, env=s3.environment)
     assert ran.code == 0, ran.err
-    assert transcode(long, tmp_path / "here", "--split", 1).code == 0
+    assert transcode(long, tmp_path / "here", "--segment", 1).code == 0
     made = s3.objects("split/")
     check_tidy(made)
     assert results(made) == outputs(tmp_path / "here")
@@ -278,7 +278,7 @@ def test_segments_share_one_copy_of_a_source_there(s3, tmp_path):
     s3.put(make_clip(tmp_path / "long.mp4", 120, (64, 48)), "once/long.mp4")
     told = fault(*points.FETCH, at=-1, code="print('FETCHED', file=__import__('sys').stderr)", only="parent")
     env = s3.environment | environment(tmp_path / "hook", told)
-    ran = transcode("s3://videos/once", tmp_path / "made", "--split", 1, "--jobs", 2, env=env)
+    ran = transcode("s3://videos/once", tmp_path / "made", "--segment", 1, "--jobs", 2, env=env)
     assert (ran.code, ran.err.count("FETCHED")) == (0, 1), ran.err
     assert not list((tmp_path / "made" / ".vidprep").rglob("*.source*"))
 

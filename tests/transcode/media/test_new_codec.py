@@ -42,7 +42,7 @@ def run(tree, *words) -> subprocess.CompletedProcess:
 @pytest.mark.long
 def test_two_rows_make_a_codec(tree, tmp_path):
     src = make_clips(tmp_path / "src", 2, 75)
-    for more in (("--fps", 25, "--split", 1), ("--fps", 25, "--target-psnr", 34, "--target-mode", "per-video")):
+    for more in (("--fps", 25, "--segment", 1), ("--fps", 25, "--target-psnr", 34, "--target-mode", "per-video")):
         dst = tmp_path / f"dst{len(more)}{more[0]}"
         ran = run(tree, "transcode", src, dst, "--codec", "mpeg2video", "--gop", 5, *more)
         assert ran.returncode == 0, ran.stderr

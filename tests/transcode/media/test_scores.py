@@ -123,7 +123,7 @@ def test_what_scores_frames_in_order_excludes_scoring_some_of_them(tmp_path: Pat
     make_clip(tmp_path / "src" / "a.mp4", 10)
     for options, said in (
         (("--score", "xpsnr", "--verify-every", 2), "see all frames in order"),
-        (("--score", "xpsnr", "--split", 60), "exclude each other"),
+        (("--score", "xpsnr", "--segment", 60), "exclude each other"),
         (("--score", "xpsnr", "--format", "tensor"), "has no loss"),
         (("--score", "mos"), "give some of psnr, ssim, vmaf, xpsnr"),
         (("--vmaf-model", "vmaf_v1.0.16_3d0h"), "needs --score vmaf"),

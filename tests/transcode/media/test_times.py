@@ -274,7 +274,7 @@ def test_short_videos_get_no_remark_about_splitting(cli, tmp_path):
     path = tmp_path / "told-by-decoding.avi"
     cli.run(*moving(rate="15", frames=20), "-c:v", "mjpeg", path)
     for seconds, is_said in ((60.0, False), (1.0, True)):
-        settings = RunSettings(VideoOutput(FAST, split=seconds))
+        settings = RunSettings(VideoOutput(FAST, segment=seconds))
         row, _ = made_of(path, tmp_path, cli, settings)
         assert row.ok and any(text.startswith("not split") for text in row.warnings) == is_said, row.warnings
 

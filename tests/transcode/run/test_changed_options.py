@@ -22,7 +22,7 @@ OTHER = {
     "fps": 10, "cut_origin": "container", "source_fps": 25, "video_stream": 0, "short_side": 32, "side_of": "c00=32",
     "size": "32x32", "fit": "crop", "multiple_of": 32, "max_area": 50000, "min_area": 40000, "scaler": "area", "upscale": True,
     "codec": "hevc", "encoder": "libx265", "container": "mkv", "gop": 5, "crf": 25, "preset": "slow", "tune": "visual",
-    "pixel_format": "yuv444p", "encoder_threads": 3, "audio": "copy", "engine": "ffmpeg", "split": "off", "format": "shards",
+    "pixel_format": "yuv444p", "encoder_threads": 3, "audio": "copy", "engine": "ffmpeg", "segment": "off", "format": "shards",
     "shard_size": "2MiB", "hdr": "keep", "on_damage": "fail", "target_psnr": 38, "target_mode": "per-video",
     "target_vmaf": 90, "min_psnr": 20, "verify_every": 2, "score": "xpsnr", "vmaf_model": "vmaf_v1.0.16_3d0h",
     "backend": (), "cluster_address": (), "partition": (), "jobs": 1, "actions": (), "images_to_video": (),
@@ -75,7 +75,7 @@ TOGETHER = [
     ("transcode", ["--side-of", "c00=32", "--fps", 10, "--hdr", "keep", "--audio", "copy", "--score", "xpsnr", "--cut-origin", "container"]),
     ("transcode", ["--target-psnr", 30, "--target-mode", "per-video", "--video-stream", 0, "--on-damage", "fail", "--min-psnr", 20]),
     ("transcode", ["--engine", "ffmpeg", "--size", "32x32", "--fit", "crop", "--source-fps", 12, "--gop", 5]),
-    ("transcode", ["--format", "shards", "--short-side", 32, "--gop", 5, "--split", "off"]),
+    ("transcode", ["--format", "shards", "--short-side", 32, "--gop", 5, "--segment", "off"]),
     ("burst", ["--side-of", "c01=32", "--sample-fps", 2, "--quality", 80, "--subsampling", "444"]),
     ("burst", ["--format", "tensor", "--multiple-of", 32, "--min-area", 1024, "--max-area", 4096]),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`--split`: segments of a long video, encoded side by side and joined, are the video that one segment would be."""
+"""`--segment`: segments of a long video, encoded side by side and joined, are the video that one segment would be."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def check_like(split: dict[str, Any], whole: dict[str, Any], *, db: float = 0.3)
 def test_segments_make_the_video_that_the_whole_would(codec, box, rate, long, tmp_path):
     options = ("--codec", codec, "--container", box, "--gop", 8, *rate)
     assert transcode(long, tmp_path / "whole", *options).code == 0
-    ran = transcode(long, tmp_path / "split", *options, "--split", 2, "--jobs", 3)
+    ran = transcode(long, tmp_path / "split", *options, "--segment", 2, "--jobs", 3)
     assert ran.code == 0, ran.err
     whole, split = (manifest(tmp_path / name)["long"] for name in ("whole", "split"))
     check_like(split, whole)
@@ -148,26 +148,26 @@ def test_a_segment_in_which_alpha_begins_has_it_said(cli, tmp_path):
     raw = ("-f", "rawvideo", "-pix_fmt", "rgba", "-s", "64x64", "-r", 25, "-i", "-")
     vp9 = ("-c:v", "libvpx-vp9", "-pix_fmt", "yuva420p", "-deadline", "realtime", "-cpu-used", 8, "-auto-alt-ref", 0)
     cli.run(*raw, *vp9, tmp_path / "late.webm", stdin=frames)
-    assert transcode(tmp_path / "late.webm", tmp_path / "made", "--split", 1).code == 0
+    assert transcode(tmp_path / "late.webm", tmp_path / "made", "--segment", 1).code == 0
     assert "alpha composited over black" in manifest(tmp_path / "made")["late"]["warnings"]
 
 
 def test_as_many_workers_as_there_are_make_the_same_bytes(long, tmp_path):
     for jobs in (1, 4):
-        assert transcode(long, tmp_path / str(jobs), "--split", 1, "--jobs", jobs).code == 0
+        assert transcode(long, tmp_path / str(jobs), "--segment", 1, "--jobs", jobs).code == 0
     assert outputs(tmp_path / "1") == outputs(tmp_path / "4")
 
 
 def test_segments_are_whole_gops_and_the_length_is_a_setting(long, tmp_path):
     """1 s of 25 frames is rounded up to 3 GOPs of 10."""
-    ran = transcode(long, tmp_path / "out", "--gop", 10, "--split", 1, "--events", tmp_path / "events")
+    ran = transcode(long, tmp_path / "out", "--gop", 10, "--segment", 1, "--events", tmp_path / "events")
     assert ran.code == 0
     assert manifest(tmp_path / "out")["long"]["keyframes"] == list(range(0, 250, 10))
     settings = json.loads((tmp_path / "out" / ".vidprep" / "run.json").read_text())["settings"]
     assert settings["split"] == 1
-    again = transcode(long, tmp_path / "out", "--gop", 10, "--split", 2)
+    again = transcode(long, tmp_path / "out", "--gop", 10, "--segment", 2)
     assert again.code == 2
-    assert "--split 1 -> 2" in again.err
+    assert "--segment 1 -> 2" in again.err
     events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
     kinds = [event["event"] for event in events if event["event"] not in ("progress", "segment")]
     assert kinds == ["begun", "started", "finished", "ended"]
@@ -181,7 +181,7 @@ def test_videos_over_two_minutes_are_split_by_default(tmp_path):
     sources = tmp_path / "src"
     make_clip(sources / "long.mp4", 5 * 125, (64, 48), rate=5)
     make_clip(sources / "short.mp4", 5 * 119, (64, 48), rate=5)
-    for name, options in (("one", ["--jobs", 1]), ("three", ["--jobs", 3]), ("off", ["--split", "off"])):
+    for name, options in (("one", ["--jobs", 1]), ("three", ["--jobs", 3]), ("off", ["--segment", "off"])):
         assert transcode(sources, tmp_path / name, "--events", tmp_path / f"{name}.events", *options).code == 0
     assert transcode(sources / "long.mp4", tmp_path / "alone").code == 0
     files = {name: outputs(tmp_path / name) for name in ("one", "three", "off", "alone")}
@@ -207,7 +207,7 @@ def test_by_itself_nothing_is_split_that_cannot_be_and_no_word_is_said(options, 
 
 
 def test_keyframes_alone(long, tmp_path):
-    assert transcode(long, tmp_path / "out", "--gop", 1, "--split", 1).code == 0
+    assert transcode(long, tmp_path / "out", "--gop", 1, "--segment", 1).code == 0
     assert manifest(tmp_path / "out")["long"]["keyframes"] == list(range(250))
 
 
@@ -215,7 +215,7 @@ def test_keyframes_alone(long, tmp_path):
 def test_cuts_of_a_long_video_are_split_too(long, tmp_path):
     rows = [{"path": long, "id": "a", "start": 1.03, "end": 8.9}, {"path": long, "id": "b", "start": 4}]
     cuts = table(tmp_path / "cuts.csv", rows)
-    for name, options in (("whole", ()), ("split", ("--split", 1))):
+    for name, options in (("whole", ()), ("split", ("--segment", 1))):
         for rate in ((), ("--fps", 12)):
             assert transcode(cuts, tmp_path / f"{name}{len(rate)}", "--gop", 4, *rate, *options).code == 0
     for length in (0, 2):
@@ -238,7 +238,7 @@ def test_sound_goes_in_once_and_whole(audio, long, cli, tmp_path):
         "testsrc=size=96x64:rate=25:duration=10",
     )
     cli.run(*tone, "-c:a", "aac", "-c:v", "libx264", "-g", "20", source)
-    for name, options in (("whole", ()), ("split", ("--split", 2, "--jobs", 2))):
+    for name, options in (("whole", ()), ("split", ("--segment", 2, "--jobs", 2))):
         assert transcode(source, tmp_path / name, "--audio", audio, *options).code == 0
     ours, theirs = (packets(tmp_path / name / "heard.mp4", "audio") for name in ("split", "whole"))
     assert len(ours) > 400
@@ -253,7 +253,7 @@ TOO_LARGE = [part for glob in ("bad", *LARGE_MEDIA) for part in ("--exclude", gl
 def test_real_clips_in_segments_equal_whole_encodes(shared_media, tmp_path):
     """Those that cannot be split are made in one segment, byte for byte, and it is said."""
     options = ("--short-side", 64, "--gop", 4)
-    for name, more in (("whole", ()), ("split", ("--split", 1))):
+    for name, more in (("whole", ()), ("split", ("--segment", 1))):
         ran = transcode(shared_media, tmp_path / name, *options, *more, *TOO_LARGE)
         assert ran.code == 0, ran.err
     whole, split = manifest(tmp_path / "whole"), manifest(tmp_path / "split")
@@ -276,7 +276,7 @@ def test_unsplittable_videos_are_encoded_whole_with_a_remark(media, cli, tmp_pat
     cli.run("-itsscale", 2, "-i", media["doubled.mkv"], "-c", "copy", doubled)
     for source, why in ((long, "mjpeg in avi shows only when it is decoded"), (doubled, "timestamp")):
         assert transcode(source, tmp_path / "whole").code == 0
-        assert transcode(source, tmp_path / "split", "--split", 1).code == 0
+        assert transcode(source, tmp_path / "split", "--segment", 1).code == 0
         whole, split = (manifest(tmp_path / folder)[source.stem] for folder in ("whole", "split"))
         assert whole["sha256"] == split["sha256"]
         assert any(text.startswith("not split: ") and why in text for text in split["warnings"])
@@ -289,7 +289,7 @@ def test_a_damaged_video_is_made_in_one_piece(long, tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "torn.mp4").write_bytes(data)
     assert transcode(tmp_path / "src", tmp_path / "whole").code == 0
-    assert transcode(tmp_path / "src", tmp_path / "split", "--split", 1, "--jobs", 2).code == 0
+    assert transcode(tmp_path / "src", tmp_path / "split", "--segment", 1, "--jobs", 2).code == 0
     whole, split = (manifest(tmp_path / name)["torn"] for name in ("whole", "split"))
     assert whole["sha256"] == split["sha256"]
     assert any("is damaged" in text for text in split["warnings"] if text.startswith("not split: "))
@@ -309,7 +309,7 @@ def test_a_segment_that_fails_fails_its_video_alone_and_one_without_room_fails_n
     shutil.copy(long, src / "long.mp4")
     make_clip(src / "short.mp4", 10)
     breaking = fault(*points.MAKE_SEGMENT, at=-1, code=f"if {SEGMENT_3}: {breaks}", only="child")
-    ran = transcode(src, tmp_path / "out", "--split", 1, "--jobs", 2, env=environment(tmp_path / "hook", breaking))
+    ran = transcode(src, tmp_path / "out", "--segment", 1, "--jobs", 2, env=environment(tmp_path / "hook", breaking))
     assert ran.code == code
     rows = manifest(tmp_path / "out")
     if code == 1:
@@ -318,7 +318,7 @@ def test_a_segment_that_fails_fails_its_video_alone_and_one_without_room_fails_n
         assert "long" not in rows and "no room left in" in ran.err
     assert not (tmp_path / "out" / "long.mp4").exists()
     assert leftovers(tmp_path / "out") == []
-    assert transcode(src, tmp_path / "out", "--split", 1).code == 0
+    assert transcode(src, tmp_path / "out", "--segment", 1).code == 0
     assert {row["status"] for row in manifest(tmp_path / "out").values()} == {"ok"}
 
 
@@ -331,7 +331,7 @@ def test_a_segment_that_cannot_be_proven_leads_to_one_piece(long, tmp_path):
         code=f"if {SEGMENT_3}: raise importlib.import_module('vidprep.formats.errors').VerifyError('other frames')",
     )
     env = environment(tmp_path / "hook", breaking)
-    assert transcode(long, tmp_path / "split", "--split", 1, "--jobs", 2, env=env).code == 0
+    assert transcode(long, tmp_path / "split", "--segment", 1, "--jobs", 2, env=env).code == 0
     assert transcode(long, tmp_path / "whole").code == 0
     assert outputs(tmp_path / "split") == outputs(tmp_path / "whole")
     assert any("not split: verify: other frames" in text for text in manifest(tmp_path / "split")["long"]["warnings"])
@@ -352,20 +352,20 @@ def test_a_segment_that_cannot_be_proven_leads_to_one_piece(long, tmp_path):
 def test_a_segment_that_is_damaged_before_it_is_joined_fails_its_video(damage, said, long, tmp_path):
     """Segments are not read between their encoding and their joining."""
     breaking = fault(*points.JOIN, only="child", code=f"from pathlib import Path; p = Path(args[3][1].path); {damage}")
-    ran = transcode(long, tmp_path / "out", "--split", 1, env=environment(tmp_path / "hook", breaking))
+    ran = transcode(long, tmp_path / "out", "--segment", 1, env=environment(tmp_path / "hook", breaking))
     row = manifest(tmp_path / "out")["long"]
     assert (ran.code, row["error"], said in row["message"]) == (1, "VerifyError", True), row["message"]
     assert leftovers(tmp_path / "out") == [] and outputs(tmp_path / "out") == {}
-    assert transcode(long, tmp_path / "out", "--split", 1).code == 0
+    assert transcode(long, tmp_path / "out", "--segment", 1).code == 0
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("at", in_turn([1, 3, 6], 2))
 def test_a_run_that_is_killed_between_segments_goes_on(at, long, tmp_path):
     killed = environment(tmp_path / "hook", fault(*points.JOB_QUEUE_TAKE_RESULT, at=at, only="parent"))
-    assert transcode(long, tmp_path / "out", "--split", 2, env=killed).code == -9
-    assert transcode(long, tmp_path / "out", "--split", 2).code == 0
-    assert transcode(long, tmp_path / "one", "--split", 2).code == 0
+    assert transcode(long, tmp_path / "out", "--segment", 2, env=killed).code == -9
+    assert transcode(long, tmp_path / "out", "--segment", 2).code == 0
+    assert transcode(long, tmp_path / "one", "--segment", 2).code == 0
     assert outputs(tmp_path / "out") == outputs(tmp_path / "one")
     assert leftovers(tmp_path / "out") == []
 
@@ -373,15 +373,15 @@ def test_a_run_that_is_killed_between_segments_goes_on(at, long, tmp_path):
 def test_segments_go_as_soon_as_they_are_joined(long, tmp_path):
     code = "args[1] and print('LEFT', len(os.listdir(os.path.dirname(args[1].partial))), file=sys.stderr)"
     look = fault(*points.COMMIT_ROW, at=-1, code=code, only="parent")
-    ran = transcode(long, tmp_path / "out", "--split", 2, env=environment(tmp_path / "hook", look))
+    ran = transcode(long, tmp_path / "out", "--segment", 2, env=environment(tmp_path / "hook", look))
     assert ran.code == 0
     assert "LEFT 1\n" in ran.err
 
 
 def test_a_split_video_that_is_done_is_not_made_again(long, tmp_path):
-    assert transcode(long, tmp_path / "out", "--split", 2).code == 0
+    assert transcode(long, tmp_path / "out", "--segment", 2).code == 0
     before = identities(tmp_path / "out")
-    assert transcode(long, tmp_path / "out", "--split", 2, "--json").summary["done_before"] == 1
+    assert transcode(long, tmp_path / "out", "--segment", 2, "--json").summary["done_before"] == 1
     assert identities(tmp_path / "out") == before
 
 
@@ -392,7 +392,7 @@ def test_a_frame_that_is_shown_for_longer_than_a_segment(cli, tmp_path):
     stretched = "setpts=PTS+4/TB*gt(N\\,0)+3/TB*gt(N\\,20)"
     cli.run(*still, "-vf", stretched, "-fps_mode", "passthrough", "-c:v", "libx264", "-g", "7", source)
     for rate in ((), ("--fps", 10)):
-        for name, options in (("whole", ()), ("split", ("--split", 1))):
+        for name, options in (("whole", ()), ("split", ("--segment", 1))):
             assert transcode(source, tmp_path / f"{name}{len(rate)}", "--gop", 5, *rate, *options).code == 0
         whole, split = (manifest(tmp_path / f"{name}{len(rate)}")["slow"] for name in ("whole", "split"))
         check_like(split, whole, db=0.5)  # the look-ahead of a segment ends with it
@@ -403,10 +403,10 @@ def test_a_frame_that_is_shown_for_longer_than_a_segment(cli, tmp_path):
 
 def test_usage(long, tmp_path):
     for options, said in (
-        (("--split", 0.5), "give auto, off, or seconds from 1"),
-        (("--split", "nan"), "give auto, off, or seconds from 1"),
-        (("--split", 5, "--engine", "ffmpeg"), "--split 5 needs --engine av"),
-        (("--split", 5, "--target-psnr", 40), "exclude each other"),
+        (("--segment", 0.5), "give auto, off, or seconds from 1"),
+        (("--segment", "nan"), "give auto, off, or seconds from 1"),
+        (("--segment", 5, "--engine", "ffmpeg"), "--segment 5 needs --engine av"),
+        (("--segment", 5, "--target-psnr", 40), "exclude each other"),
     ):
         ran = transcode(long, tmp_path / "out", *options)
         assert ran.code == 2
@@ -437,7 +437,7 @@ print(count, *(n for n, frame in ((n, get(n)) for n in range(count)) if n in alo
 @pytest.mark.long
 @pytest.mark.parametrize(("codec", "peer"), pairs(["h264", "hevc", "vp9"], ["torchcodec", "decord"], each=1))
 def test_other_readers_seek_across_joints(peer, codec, long, tmp_path):
-    options = ("--codec", codec, "--container", "mp4", "--gop", 5, "--split", 2)
+    options = ("--codec", codec, "--container", "mp4", "--gop", 5, "--segment", 2)
     assert transcode(long, tmp_path / "out", *options).code == 0
     joints = ",".join(map(str, range(50, 250, 50)))
     told = with_peers(SEEKS, tmp_path / "out" / "long.mp4", joints, peer, needs=["torch", peer])

@@ -60,7 +60,7 @@ WAYS = {
     "burst": ("burst",),
     "tensor": ("burst", "--format", "tensor"),
     "ffmpeg": ("transcode", "--engine", "ffmpeg"),
-    "split": ("transcode", "--split", 60),
+    "split": ("transcode", "--segment", 60),
     "target": ("transcode", "--target-psnr", 30, "--target-mode", "per-video"),
 }
 BOMBS = {

@@ -110,8 +110,8 @@ def cluster(request):
 @pytest.mark.long
 def test_pieces_of_a_long_video_go_to_a_cluster_too(on_dask, tmp_path):
     source = make_clip(tmp_path / "long.mp4", 120, (64, 48))
-    assert transcode(source, tmp_path / "here", "--gop", 4, "--split", 1).code == 0
-    assert transcode(source, tmp_path / "there", "--gop", 4, "--split", 1, *on_dask).code == 0
+    assert transcode(source, tmp_path / "here", "--gop", 4, "--segment", 1).code == 0
+    assert transcode(source, tmp_path / "there", "--gop", 4, "--segment", 1, *on_dask).code == 0
     assert outputs(tmp_path / "there") == outputs(tmp_path / "here")
     assert not leftovers(tmp_path / "there")
 
