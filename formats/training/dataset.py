@@ -510,6 +510,11 @@ class VideoDataset:
         """Path of the store."""
         return str(self.store.path)
 
+    @property
+    def pack_kind(self) -> str:
+        """The value of `pack --to` that makes the same kind of store in shards."""
+        return self.store.kind if self.store.kind in ("burst", "tensor", "gulp", "webdataset") else "shards"
+
     def identity(self) -> dict[str, Any]:
         """Return what determines the items, as text and numbers."""
         videos = hashlib.sha256("\0".join(self.ids).encode("utf-8", "surrogateescape"))
@@ -722,7 +727,12 @@ class VideoDataset:
             self._finished_clip(part, clip._replace(numbers=own), index, own_key, None if out is None else out[number])
             for number, (part, own, own_key) in enumerate(parts)
         ]
-        return np.stack([np.asarray(each) for each in made]) if out is None else out
+        if out is not None:
+            return out
+        arrays = [np.asarray(each) for each in made]
+        if len(shapes := {each.shape for each in arrays}) > 1:
+            raise TransformError(f"{_span(clip)}: gives {sorted(shapes)} for clips of one item", path=self.store.path)
+        return np.stack(arrays)
 
     def _finished_clip(
         self, frames: npt.NDArray[Any], clip: Clip, index: SupportsIndex, key: RandomKey, out: npt.NDArray[Any] | None

@@ -93,7 +93,11 @@ class ElasticDistributedSampler(Base):
         for found in waiting:
             if hasattr(found, "follow_epoch"):
                 found.follow_epoch(self.epoch)
-            waiting += (*getattr(found, "datasets", ()), *([found.dataset] if hasattr(found, "indices") else []))
+            parts = getattr(found, "datasets", None)
+            waiting += [
+                *(parts if isinstance(parts, list | tuple) else ()),
+                *([found.dataset] if hasattr(found, "indices") else []),
+            ]
 
     def state_dict(self, items_given: int | None = None) -> dict[str, Any]:
         """Return how many items of the epoch all processes have taken.

@@ -404,6 +404,6 @@ def class_ids(store: FrameStore, labels: Labels) -> tuple[Mapping[str | int, int
         warnings.warn(
             f"{store.path}: {column.null_count} of {len(column)} videos have no label; their class_id is {NO_CLASS}, which torch's "
             "losses ignore, and where= leaves them out",
-            stacklevel=5,
+            stacklevel=4,
         )
     return numbers, found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,17 +27,19 @@ class JoinedDatasets:
         SettingsError: Their items do not fit into one batch.
     """
 
-    rank, world_size = 0, 1
-
     def __init__(self, parts: Sequence[VideoDataset | JoinedDatasets]) -> None:
         whole = chain.from_iterable(each.parts if isinstance(each, JoinedDatasets) else [each] for each in parts)
-        self.parts: list[VideoDataset] = [each.undivided() for each in whole]
+        divided = [*whole]
+        self.rank, self.world_size = divided[0].rank, divided[0].world_size
+        self.parts: list[VideoDataset] = [each.undivided() for each in divided]
         self.ends = np.cumsum([each.num_items for each in self.parts])
         self.num_items = int(self.ends[-1])
         first, *others = self.parts
         self.tensors, self.tail, self.frames_dtype = first.tensors, first.tail, first.frames_dtype
         for each in self.parts:
             each.has_mask = any(part.clips.pads for part in self.parts)
+        if any((each.rank, each.world_size) != (self.rank, self.world_size) for each in divided):
+            raise SettingsError("datasets that are joined have different rank or world_size; give all of them the same")
         for other in others:
             for name, own, there in zip(_ASPECTS, _aspects(first), _aspects(other), strict=True):
                 if own != there:
@@ -46,7 +49,7 @@ class JoinedDatasets:
                     )
 
     def __len__(self) -> int:
-        return self.num_items
+        return -(-self.num_items // self.world_size) if self.tail == "pad" else self.num_items // self.world_size
 
     def __repr__(self) -> str:
         return f"<{' + '.join(map(repr, self.parts))}>"
@@ -83,8 +86,22 @@ class JoinedDatasets:
     def check_one_shape(self, remedy: str) -> None:
         check_one_shape(self.shapes, remedy)
 
-    def undivided(self) -> Self:
-        return self
+    def check_one_length(self) -> None:
+        """Raise SettingsError if clips have different numbers of frames."""
+        lengths = {(each.clips_per_video, each.clips.num_frames) for each in self.parts}
+        if len(lengths) > 1:
+            raise SettingsError(
+                "datasets that are joined have clips of different numbers of frames; collate='pad' pads pictures alone"
+            )
+
+    @property
+    def pack_kind(self) -> str:
+        return self.parts[0].pack_kind
+
+    def undivided(self) -> JoinedDatasets:
+        made = copy.copy(self)
+        made.rank, made.world_size = 0, 1
+        return made
 
     def identity(self) -> dict[str, Any]:
         found = [each.identity() for each in self.parts]
@@ -134,9 +151,18 @@ class JoinedDatasets:
         return made
 
 
-_ASPECTS = "dtype", "tail", "tensors", "labels", "fields"
+_ASPECTS = "dtype", "tail", "tensors", "classes", "labels", "numeric labels", "fields"
 
 
 def _aspects(dataset: VideoDataset) -> tuple[Any, ...]:
     item = dataset.describe(dataset.clip(0, dataset.key(0, 0)))
-    return dataset.frames_dtype, dataset.tail, dataset.tensors, sorted(item["labels"]), sorted(item)
+    labels, classes = item["labels"], dict(dataset.class_to_idx)
+    return (
+        dataset.frames_dtype,
+        dataset.tail,
+        dataset.tensors,
+        classes,
+        sorted(labels),
+        sorted(labels.arrays),
+        sorted(item),
+    )

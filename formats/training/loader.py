@@ -260,6 +260,8 @@ class PrefetchLoader:
             )
         if collate == "stack" and collate_fn is None and batch_size > 1:
             data.check_one_shape("collate='pad' or batch_size=1")
+        if collate == "pad" and isinstance(data, JoinedDatasets):
+            data.check_one_length()
         self._dtype, self._item_bytes = data.frames_dtype, data.max_item_bytes
         self._batch_bytes = -(-batch_size * self._item_bytes // 4096) * 4096
         whole_batch = self._batch_bytes + batch_size * data.audio_bytes
@@ -276,7 +278,13 @@ class PrefetchLoader:
         self._horizon = places * batch_size + min(max(HORIZON * kept, self._window), data.num_items)
         self._whole = data.undivided()
         self._crew = WorkerPool(
-            self._whole, workers, places * self._batch_bytes, self._frame_bytes, ahead, processes=processes
+            self._whole,
+            workers,
+            places * self._batch_bytes,
+            self._frame_bytes,
+            ahead,
+            processes=processes,
+            late=MIN_BATCHES * batch_size * data.max_decoded_bytes <= self._frame_bytes * workers,
         )
         self._places, self._lent = places, 0
         self._free = deque(range(places))
@@ -294,6 +302,7 @@ class PrefetchLoader:
             range(workers) if self._crew.loads_late else ()
         )  # workers that have yet to import their transforms
         self._loading = set[int]()
+        self._broken: Exception | None = None  # why transforms cannot be imported
         self._running: _Epoch | None = None
         self._process: int | None = os.getpid()
 
@@ -320,8 +329,8 @@ class PrefetchLoader:
         if own < LEAST_CLASSES * full:
             warnings.warn(
                 f"{self.dataset.path}: with shuffle='runs' a batch of {self.batch_size} has {own:.1f} classes on average, and "
-                f"{full:.1f} with a full shuffle, because neighbours in storage are of one class: `vidprep pack STORE OUT --to shards` "
-                "writes them in a shuffled order; or give a larger window_bytes, or shuffle=True",
+                f"{full:.1f} with a full shuffle: give a larger window_bytes, or shuffle=True. If its shards are in the order of ids, "
+                f"`vidprep pack STORE OUT --to {self.dataset.pack_kind}` writes them in a shuffled order",
                 stacklevel=4,
             )
 
@@ -596,11 +605,11 @@ class PrefetchLoader:
             self._crew.send(worker, Load())
 
     def _start(self, worker: int) -> None:
-        """Start a worker in place of one that has ended."""
-        self._crew.start(worker)
+        """Start a worker in place of one that has ended. It imports its transforms first: much may wait for it."""
+        self._crew.start(worker, late=False)
         self._loading.discard(worker)
-        if self._crew.loads_late and worker not in self._unloaded:
-            self._unloaded.append(worker)
+        if worker in self._unloaded:
+            self._unloaded.remove(worker)
 
     def _send_work(self, ahead: Sequence[_Batch], now: Sequence[_Batch], workers: Iterable[int]) -> None:
         """Send to workers what is unfinished of these batches."""
@@ -640,8 +649,12 @@ class PrefetchLoader:
             self._take(*self._crew.inbox.get())
         being_made = takewhile(lambda each: each.place is not None, self._coming)
         ready = sum(len(each.done) == len(each.indexes) for each in being_made)
-        while len(batch.done) < len(batch.indexes):
+        while len(batch.done) < len(batch.indexes) and self._broken is None:
             self._take(*self._crew.inbox.get())
+        if self._broken is not None:
+            raise _cannot_go_on(self._broken)
+        for slot, result in batch.done.items():  # they stay as they are if this is interrupted
+            batch.done[slot] = self._finished(batch, slot, result)
         waited = perf_counter() - started
         self._coming.popleft()
         self._batches_given += 1
@@ -662,17 +675,17 @@ class PrefetchLoader:
             self._replace(worker, message)
         elif isinstance(message, Load):
             self._loading.discard(worker)
+            self._broken = message.error or self._broken
             self._load()
-            if message.error is not None:
-                raise _cannot_go_on(message.error)
         elif isinstance(message, ItemResult):
             batch = self._batch_of(message.position)
-            slot = message.position - batch.position
-            batch.done[slot] = message if message.raw is None else self._finished(batch, slot, message)
+            batch.done[message.position - batch.position] = message
 
     def _finished(self, batch: _Batch, slot: int, result: ItemResult) -> ItemResult:
-        """Apply transforms to the frames of a worker that has not imported them yet."""
-        assert batch.place is not None and result.raw is not None
+        """Return a result with its transforms applied, if its worker had not imported them yet."""
+        if result.raw is None:
+            return result
+        assert batch.place is not None
         start = batch.place * self._batch_bytes + slot * self._item_bytes
         memory = self._crew.view(start, math.prod(result.shape) * self._dtype.itemsize)
         try:
@@ -722,7 +735,11 @@ class PrefetchLoader:
             raise error
         if self._collate_fn is not None:
             return self._collate_fn(self._items_of(batch, items))
-        made = stacked([item.about for item in items])
+        try:
+            made = stacked([item.about for item in items])
+        except BaseException:
+            self._free.append(batch.place)
+            raise
         if self.dataset.tail == "pad":
             made["item_mask"] = batch.mask
         frames = self._frames(batch.place, items, made)
@@ -737,8 +754,10 @@ class PrefetchLoader:
         """Return the frames of a batch: a view of their buffer, or a copy, and then the buffer is free."""
         memory = self._crew.view(place * self._batch_bytes, len(items) * self._item_bytes)
         if self._collate_by == "pad":
-            frames, made["frames_shape"] = padded(self._arrays(memory, items))
-            self._free.append(place)
+            try:
+                frames, made["frames_shape"] = padded(self._arrays(memory, items))
+            finally:
+                self._free.append(place)
             return frames
         shape = (len(items), *items[0].shape)
         frames = memory[: math.prod(shape) * self._dtype.itemsize].view(self._dtype).reshape(shape)
@@ -783,11 +802,15 @@ def _with_items(dataset: object) -> tuple[VideoDataset | JoinedDatasets, npt.NDA
     """Return the dataset behind nested subsets and concatenations, and the numbers of their items in it; None means all."""
     if isinstance(dataset, VideoDataset):
         return dataset, None
-    if isinstance(parts := getattr(dataset, "datasets", None), Sequence) and parts and not isinstance(parts, str):
-        found = [_with_items(each) for each in parts]
+    if getattr(getattr(type(dataset), "__getitem__", None), "__qualname__", "") == "ConcatDataset.__getitem__":
+        found = [_with_items(each) for each in getattr(dataset, "datasets", ())]
         joined = JoinedDatasets([part for part, _ in found])
-        if all(items is None and part.world_size == 1 for part, items in found):
+        if all(items is None for _, items in found):
             return joined, None
+        if joined.world_size > 1:
+            raise SettingsError(
+                "a Subset among joined datasets with rank= is not divided equally; divide by a sampler instead"
+            )
         firsts = np.cumsum([0, *(part.num_items for part, _ in found)])
         return joined, np.concatenate([first + _undivided(*each) for first, each in zip(firsts, found, strict=False)])
     if not (hasattr(dataset, "dataset") and hasattr(dataset, "indices")):

@@ -313,7 +313,7 @@ class SamplerOrder:
         other.set_epoch(epoch)
         if self.divides:
             other.rank, other.num_replicas = rank, world_size
-        if hasattr(other, "total_size"):  # as torch's DistributedSampler computes it
+        if self.divides and hasattr(other, "total_size"):  # as torch's DistributedSampler computes it
             drops = getattr(other, "drop_last", False)
             other.num_samples = self._count // world_size if drops else -(-self._count // world_size)
             other.total_size = other.num_samples * world_size

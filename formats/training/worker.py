@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
+from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import IO, Any, NamedTuple, Protocol
 
@@ -163,32 +164,25 @@ class LateTransform:
     """The transform of a dataset in a worker, which is imported later: importing torch takes seconds.
 
     Attributes:
-        is_loaded: Whether it is imported
+        is_loaded: Whether all transforms are imported
     """
 
     def __init__(self, data: bytes) -> None:
-        self._data, self._loaded = data, Lock()
-        self.is_loaded = False
+        self._data, self.is_loaded = data, False
 
     def load(self) -> None:
-        """Import it, or wait until it is."""
-        with self._loaded:
-            if not self.is_loaded:
-                self._call: Callable[[Any], Any] = pickle.loads(self._data)
-                self.is_loaded = True
+        self._call: Callable[[Any], Any] = pickle.loads(self._data)
 
     def __call__(self, frames: Any) -> Any:
-        self.load()
         return self._call(frames)
 
 
 class _Pickler(pickle.Pickler):
     """Pickles datasets without their transforms, which it pickles apart."""
 
-    def __init__(self, file: IO[bytes], datasets: Sequence[VideoDataset]) -> None:
+    def __init__(self, file: IO[bytes], transforms: Sequence[object]) -> None:
         super().__init__(file)
-        self._transforms = [each.transform for each in datasets if each.transform is not None]
-        self.late = [pickle.dumps(each) for each in self._transforms]
+        self._transforms = transforms
 
     def persistent_id(self, found: object) -> int | None:
         return next((number for number, each in enumerate(self._transforms) if each is found), None)
@@ -205,7 +199,7 @@ class WorkerSetup(NamedTuple):
 
     Attributes:
         dataset: Pickled dataset, without torch's sharing of tensors between its own child processes
-        late: Pickled transforms
+        late: Pickled transforms that workers import beside their work
         files: File descriptors that the process must inherit for it
         main: How multiprocessing finds objects of the program's main file; None if there are none
     """
@@ -216,18 +210,28 @@ class WorkerSetup(NamedTuple):
     main: dict[str, Any] | None
 
     @classmethod
-    def of(cls, dataset: VideoDataset | JoinedDatasets) -> WorkerSetup:
-        """Create for a dataset. Raises SettingsError if it cannot be pickled."""
+    def of(cls, dataset: VideoDataset | JoinedDatasets, *, late: bool) -> WorkerSetup:
+        """Create for a dataset. Raises SettingsError if it cannot be pickled.
+
+        Args:
+            dataset: The dataset.
+            late: Whether workers may import its transforms beside their work.
+        """
         if _is_worker:
             raise SettingsError(
                 "a worker imports the program for the sake of its transform, and that makes a PrefetchLoader again; "
                 'put what the program does behind `if __name__ == "__main__":`'
             )
         try:
+            parts = dataset.parts if isinstance(dataset, JoinedDatasets) else [dataset]
+            transforms = [each.transform for each in parts if each.transform is not None and late]
+            with inherited_files() as descriptors:
+                pickled = [pickle.dumps(each) for each in transforms]
+                if descriptors:  # it refers to a dataset, and must be pickled together with it
+                    pickled, transforms = [], []
             with inherited_files() as descriptors, io.BytesIO() as file:
-                pickler = _Pickler(file, dataset.parts if isinstance(dataset, JoinedDatasets) else [dataset])
-                pickler.dump(dataset)
-                found = file.getvalue(), (*pickler.late,), tuple(descriptors)
+                _Pickler(file, transforms).dump(dataset)
+                found = file.getvalue(), tuple(pickled), tuple(descriptors)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise SettingsError(
                 f"the dataset cannot be sent to processes ({error}); give a transform that is a function "
@@ -329,19 +333,14 @@ def worker_of(dataset: VideoDataset | JoinedDatasets, memory: mmap.mmap, frame_b
     return WorkerOfDataset(dataset, memory, frame_bytes, ahead)
 
 
-def serve(
-    worker: Worker,
-    inbox: Inbox,
-    reply: Callable[[ItemResult | Reset | Load], None],
-    load: Callable[[], Exception | None],
-) -> None:
+def serve(worker: Worker, inbox: Inbox, reply: Callable[[ItemResult | Reset], None], load: Callable[[], None]) -> None:
     """Let a worker work until the inbox ends.
 
     Args:
         worker: The worker.
         inbox: Messages to it.
-        reply: Takes its answers; also from the thread that loads.
-        load: Imports the transforms; returns why it cannot.
+        reply: Takes its answers.
+        load: Lets another thread import the transforms.
     """
     waiting: deque[Request] = deque()
     while True:
@@ -354,7 +353,7 @@ def serve(
                 worker.forget()
                 reply(message)
             elif isinstance(message, Load):
-                Thread(target=lambda: reply(Load(load())), daemon=True).start()
+                load()
             else:
                 worker.announce(message.ahead)
                 waiting.extend(message.now)
@@ -442,7 +441,7 @@ class WorkerOfDataset:
             size = len(clip.numbers), *self._shape_of(clip.id)
             frames = out.reshape(size) if passes else self._scratch_of(size)
             hits = self._fill(clip.id, clip.numbers.tolist(), frames, alone=request.alone)
-            if is_late and not request.alone:
+            if is_late:
                 raw = frames
             elif not passes:
                 dataset.finished(frames, clip, request.item, key, out)
@@ -520,13 +519,13 @@ class WorkerOfDataset:
         return *self._dataset.picture.scaled(video.height, video.width), 3
 
 
-def _portable(error: Exception) -> Exception:
+def _portable(error: BaseException) -> Exception:
     """Return an error that can be sent to another process: itself, or one with the same message."""
-    try:
+    with suppress(Exception):
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001
-        return StoreError(f"{type(error).__name__}: {error}")
-    return error
+        if isinstance(error, Exception):
+            return error
+    return StoreError(f"{type(error).__name__}: {error}")
 
 
 class _Line:
@@ -546,7 +545,7 @@ class _Line:
 
 
 def serve_from_process(
-    about: WorkerSetup, memory: int, size: int, frame_bytes: int, ahead: Ahead, workers: int
+    about: WorkerSetup, memory: int, size: int, frame_bytes: int, ahead: Ahead, workers: int, late: bool
 ) -> None:
     """Run a worker in a child process.
 
@@ -557,28 +556,52 @@ def serve_from_process(
         frame_bytes: Bound of the cache in bytes.
         ahead: What it fetches ahead.
         workers: Number of workers of the loader.
+        late: Whether transforms may be imported later.
     """
     global _is_worker
     _is_worker = True
     make_requests_here(workers)
     shared, channel = mmap.mmap(memory, size), parent_channel()
     os.close(memory)
-    late, one_at_a_time, usual = [LateTransform(data) for data in about.late], Lock(), sys.getswitchinterval()
+    transforms, one_at_a_time = [LateTransform(data) for data in about.late], Lock()
+    worker, asked = worker_of(about.opened(transforms), shared, frame_bytes, ahead), SimpleQueue[bool]()
+    failed = list[BaseException]()
 
     def reply(message: object) -> None:
         with one_at_a_time:
             channel.send(message)
 
-    def load() -> Exception | None:
-        sys.setswitchinterval(SHORT_SWITCH)  # an import would hold up the decoding with each turn
+    def work() -> None:
         try:
-            about.import_main()
-            for each in late:
-                each.load()
-        except Exception as error:  # noqa: BLE001 (raised in the loader)
-            return _portable(error)
-        finally:
-            sys.setswitchinterval(usual)
-        return None
+            serve(worker, _Line(channel), reply, lambda: asked.put(True))
+        except BaseException as error:  # noqa: BLE001 (raised below)
+            failed.append(error)
+        asked.put(False)
 
-    serve(worker_of(about.opened(late), shared, frame_bytes, ahead), _Line(channel), reply, load)
+    if not late:
+        _load(about, transforms)
+    working = Thread(target=work, daemon=True)
+    working.start()
+    if asked.get():  # in the main thread, as some modules demand
+        try:
+            _load(about, transforms)
+            reply(Load())
+        except BaseException as error:  # noqa: BLE001 (raised in the loader)
+            reply(Load(_portable(error)))
+    working.join()
+    if failed:
+        raise failed[0]
+
+
+def _load(about: WorkerSetup, transforms: Sequence[LateTransform]) -> None:
+    """Import the transforms."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(SHORT_SWITCH)  # an import would hold up the decoding with each turn
+    try:
+        about.import_main()
+        for each in transforms:
+            each.load()
+        for each in transforms:
+            each.is_loaded = True
+    finally:
+        sys.setswitchinterval(usual)

@@ -75,10 +75,11 @@ class WorkerPool:
         ahead: Ahead,
         *,
         processes: bool,
+        late: bool,
     ) -> None:
         self.inbox: Inbox = queue.SimpleQueue()
         self._dataset, self._frame_bytes, self._ahead, self._workers = dataset, frame_bytes, ahead, workers
-        self._about = WorkerSetup.of(dataset) if processes else None
+        self._about = WorkerSetup.of(dataset, late=late) if processes else None
         self._file = _reserved(memory_bytes) if processes else None
         self._memory = mmap.mmap(-1 if self._file is None else self._file.fileno(), memory_bytes)
         self._size = memory_bytes
@@ -102,15 +103,20 @@ class WorkerPool:
         """
         if not self._lines:
             for number in range(self._workers):
-                self.start(number)
+                self.start(number, late=True)
         self._lines[worker].put(message)
 
     def tell_all(self, message: object) -> None:
         for worker in range(self._workers):
             self.send(worker, message)
 
-    def start(self, worker: int) -> None:
-        """Start a worker under this number. Raises OSError."""
+    def start(self, worker: int, *, late: bool) -> None:
+        """Start a worker under this number. Raises OSError.
+
+        Args:
+            worker: Its number.
+            late: Whether it may import transforms later.
+        """
         line = self._lines[worker] = Line()
         if self._file is None or self._about is None:
             made = worker_of(self._dataset, self._memory, self._frame_bytes, self._ahead)
@@ -118,7 +124,7 @@ class WorkerPool:
             return
         memory = self._file.fileno()
         process = self._processes[worker] = Process(share=(memory, *self._about.files), environment=ONE_THREAD)
-        about = self._about, memory, self._size, self._frame_bytes, self._ahead, self._workers
+        about = self._about, memory, self._size, self._frame_bytes, self._ahead, self._workers, late
         speaker = self._start_thread(_pass_on, line, process, (serve_from_process, *about))
         self._start_thread(_listen, worker, process, line, speaker, self.inbox)
 

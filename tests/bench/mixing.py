@@ -1,6 +1,6 @@
 """How well shuffle="runs" mixes classes, with shards in the order of ids, which are sorted by class, and in shuffled order.
 
-    python tests/bench/mixing.py WORK
+    python -m tests.bench.mixing WORK
 
 makes 2,000 videos of 100 classes, about 150 kB each, packs them in both orders, and prints for batches of 64 sequences how many classes
 they have on average, and how much the classes of a batch tell about those of the next one (correlation of their counts).

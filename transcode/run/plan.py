@@ -227,9 +227,9 @@ def _for_shards(jobs: Sequence[WholeJob]) -> Iterator[WholeJob]:
     larger than others: one of these at the end would keep a single worker busy.
     """
     of = {job.unit.id: job for job in jobs}
-    much = MUCH_LARGER * sum(job.unit.size_bytes for job in jobs) / max(1, len(jobs))
-    yield from (job for job in jobs if job.unit.size_bytes > much)
-    yield from (of[id_] for id_ in shuffled(of) if of[id_].unit.size_bytes <= much)
+    much = MUCH_LARGER * sum(job.unit.share_bytes for job in jobs) / max(1, len(jobs))
+    yield from (job for job in jobs if job.unit.share_bytes > much)
+    yield from (of[id_] for id_ in shuffled(of) if of[id_].unit.share_bytes <= much)
 
 
 def _check_no_strangers(

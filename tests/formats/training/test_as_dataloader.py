@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import random
@@ -24,11 +25,18 @@ from vidprep.formats.errors import SettingsError
 RANDOM = clips_at_random_indices(num_frames_per_clip=4)
 
 
-class Joined:
-    """As torch's ConcatDataset keeps its parts."""
+class ConcatDataset:
+    """As torch's keeps its parts."""
 
-    def __init__(self, *datasets) -> None:
+    def __init__(self, datasets) -> None:
         self.datasets = list(datasets)
+
+    def __getitem__(self, _index):
+        raise AssertionError("its items are made by workers")
+
+
+def Joined(*datasets) -> ConcatDataset:
+    return ConcatDataset(datasets)
 
 
 class Part:
@@ -108,20 +116,49 @@ def test_joined_datasets_of_other_shapes_are_refused_or_padded(store_of):
         PrefetchLoader(Joined(small, floats), 3)
 
 
-def test_ranks_of_joined_datasets_see_every_item_once(store_of):
-    seen = []
-    for rank in range(2):
-        parts = [
-            VideoDataset(store_of("h264"), 4, 3, rank=rank, world_size=2),
-            VideoDataset(store_of("burst"), 4, rank=rank, world_size=2),
-        ]
-        with PrefetchLoader(Joined(*parts), 3, shuffle=True, processes=False) as loader:
-            found = names(loader)
-        assert len(found) == sum(map(len, parts))
-        seen += found
+@pytest.mark.parametrize("shuffle", [True, "runs"])
+def test_ranks_of_joined_datasets_see_every_item_once_and_their_states_are_of_all(shuffle, store_of):
+    def loader(rank, world_size):
+        divided = {"rank": rank, "world_size": world_size, "tail": "pad"}
+        parts = [VideoDataset(store_of(kind), 4, stride, **divided) for kind, stride in (("h264", 3), ("burst", 1))]
+        return PrefetchLoader(Joined(*parts), 3, shuffle=shuffle, processes=False)
+
+    def real(batch):
+        return [name for name, kept in zip(names([batch]), batch["item_mask"], strict=True) if kept]
+
     whole = [VideoDataset(store_of("h264"), 4, 3), VideoDataset(store_of("burst"), 4)]
     every = [(id_, int(numbers[0])) for one in whole for id_, numbers in map(one.locate, range(len(one)))]
-    assert len(seen) >= len(every) - 2 and not set(seen) - set(every)
+    for world_size in (2, 3, 5):
+        with contextlib.ExitStack() as opened:
+            loaders = [opened.enter_context(loader(rank, world_size)) for rank in range(world_size)]
+            loops = [iter(each) for each in loaders]
+            seen = [name for loop in loops for name in real(next(loop))]
+            state = loaders[1].state_dict()
+        for rank in range(world_size + 1):
+            with loader(rank, world_size + 1) as other:
+                other.load_state_dict(state)
+                seen += [name for batch in other for name in real(batch)]
+        assert sorted(seen) == sorted(every)
+
+
+def test_parts_that_do_not_fit_together_are_refused(store_of):
+    whole, part = VideoDataset(store_of("burst"), 4), VideoDataset(store_of("burst"), 4, rank=0, world_size=2)
+    for dataset, options, said in (
+        (Joined(whole, part), {}, "different rank or world_size"),
+        (Joined(part, Part(part, [0, 1])), {}, "not divided equally"),
+        (Joined(whole, VideoDataset(store_of("burst"), 3)), {"collate": "pad"}, "different numbers of frames"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            PrefetchLoader(dataset, 2, **options)
+
+    class Pairs(ConcatDataset):
+        """Two clips at a time: no concatenation, though it keeps datasets."""
+
+        def __getitem__(self, index):
+            return [each[index] for each in self.datasets]
+
+    with pytest.raises(SettingsError, match="is no VideoDataset"):
+        PrefetchLoader(Pairs([whole, whole]), 2)
 
 
 @BOTH

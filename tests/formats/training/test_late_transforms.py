@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,3 +124,90 @@ def test_transforms_of_torchvision(store_of, tmp_path):
     script = tmp_path / "late.py"
     script.write_text(TORCH)
     assert "equal" in with_peers(script, store_of("h264"), needs=["torch", "torchvision"])
+
+
+OF_THE_PROGRAM = """
+import os, signal, sys
+import numpy as np
+from vidprep.formats import PrefetchLoader, VideoDataset
+sys.path.insert(0, sys.argv[2])
+from tests.formats.training.loading import children
+
+def lighter(frames):
+    return np.minimum(frames + 1, 255).astype(np.uint8)
+
+if __name__ == "__main__":
+    dataset = VideoDataset(sys.argv[1], 4, transform=lighter)
+    with PrefetchLoader(dataset, 4, workers=2) as loader:
+        for epoch in range(3):
+            count = 0
+            for number, batch in enumerate(loader):
+                count += len(batch["id"])
+                if number in (3, 9):
+                    os.kill(children()[0].pid, signal.SIGKILL)
+            assert count == len(dataset), count
+    print("nothing lost")
+"""
+
+
+@pytest.mark.long
+def test_a_transform_of_the_program_itself_when_workers_are_killed(store_of, tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(OF_THE_PROGRAM)
+    root = Path(__file__).parents[3]
+    assert "nothing lost" in with_peers(script, store_of("burst"), root, needs=["numpy"])
+
+
+@pytest.mark.parametrize(
+    ("in_worker", "said"),
+    [
+        ("import sys; sys.exit('no licence')", "no licence"),
+        ("import signal; signal.signal(signal.SIGUSR1, print)", None),
+    ],
+)
+def test_what_a_module_may_do_when_it_is_imported(in_worker, said, slow, store_of):
+    dataset = VideoDataset(store_of("burst"), 4, transform=slow(in_worker).noisy)
+    with PrefetchLoader(dataset, 4, workers=1) as loader:
+        if said is None:
+            assert sum(len(batch["id"]) for _ in range(3) for batch in loader) == 3 * len(dataset)
+            return
+        for _ in range(2):
+            with pytest.raises(CrashedError, match=said):
+                for _ in range(1000):
+                    list(islice(loader, 2))
+
+
+class Brighter:
+    """A transform that knows its dataset."""
+
+    def __init__(self) -> None:
+        self.dataset: VideoDataset | None = None
+
+    def __call__(self, frames):
+        assert self.dataset is None or len(self.dataset)
+        return frames
+
+
+def test_a_transform_that_refers_to_its_dataset(store_of):
+    made = Brighter()
+    dataset = VideoDataset(store_of("h264"), 4, transform=made)
+    made.dataset = dataset
+    with PrefetchLoader(dataset, 4, workers=2) as loader:
+        assert sum(len(batch["id"]) for batch in loader) == len(dataset)
+
+
+def test_an_interruption_while_the_program_finishes_an_item_loses_nothing(slow, store_of, monkeypatch):
+    dataset = VideoDataset(store_of("burst"), 4, transform=slow("time.sleep(3)").noisy)
+    finish, calls = VideoDataset.finish, []
+
+    def interrupted(self, *arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        finish(self, *arguments)
+
+    monkeypatch.setattr(VideoDataset, "finish", interrupted)
+    with PrefetchLoader(dataset, 4, shuffle=True, workers=2) as loader:
+        with pytest.raises(KeyboardInterrupt):
+            list(loader)
+        assert sum(len(batch["id"]) for batch in loader) == len(dataset), "the loop goes on where it was"
