@@ -89,5 +89,32 @@ def test_links_are_not_broken(document: Path) -> None:
         assert "://" in link or (document.parent / link).exists(), link
 
 
+WRITTEN = [
+    path
+    for path in DOCUMENTS
+    if path.parent.name in ("docs", ROOT.name) and path.stem not in ("CHANGELOG", "CONTRIBUTING", "options", "api")
+]
+
+
+def sentences(document: Path) -> list[int]:
+    """Words in each sentence of the paragraphs and lists of a document."""
+    text = re.sub(r"(?s)```.*?```", "", document.read_text())
+    parts = re.split(r"\n\n|\n(?=- |\d\. )", re.sub(r"(?m)^(\||#|!|:::|    options:).*$", "\n", text))
+    found = [each for part in parts for each in re.split(r"(?<=[.!?:])\s+(?=[A-Z`*(\[])", part)]
+    return [len(each.split()) for each in found if len(each.split()) > 2]
+
+
+@pytest.mark.parametrize("document", WRITTEN, ids=lambda path: path.stem)
+def test_sentences_are_short(document: Path) -> None:
+    found = sentences(document)
+    assert max(found) <= 40 and sum(found) / len(found) <= 25, (max(found), sum(found) / len(found))
+
+
+@pytest.mark.parametrize("name", ["preparing", "choosing-settings", "times-and-cuts", "changing", "checks"])
+def test_pages_about_preparing_are_short(name: str) -> None:
+    text = re.sub(r"(?s)```.*?```", "", (ROOT / "docs" / f"{name}.md").read_text())
+    assert len(text.split()) <= 900
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 130
