@@ -83,10 +83,8 @@ def every_command() -> dict[str, click.Command]:
 def flags(command: click.Command) -> str:
     """A table for the options of each heading, in the order of `--help`."""
     parts = []
-    assert isinstance(command, Command)
-    # click keeps the help option of the first context that asks for it: this must be one as the program has it.
-    settings: dict[str, Any] = {"help_option_names": ["-h", "--help"], **command.context_settings}
-    with click.Context(command, **settings) as context:
+    with click.Context(command) as context:
+        assert isinstance(command, Command)
         for heading, found in command.groups(context).items():
             rows = []
             for each in found:

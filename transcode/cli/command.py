@@ -254,10 +254,12 @@ class Command(click.Command):
         super().__init__(*args, **more)
         self._first = first
         if first:
-            self.context_settings = {"help_option_names": ["--help"]}
             brief = click.Option(["-h"], is_flag=True, is_eager=True, expose_value=False, callback=_print_brief)
             brief.help = "Show what is needed on the first day, and exit."
             self.params.append(brief)
+
+    def get_help_option_names(self, _ctx: click.Context) -> list[str]:
+        return ["--help"] if self._first else ["-h", "--help"]
 
     def brief_help(self, ctx: click.Context) -> str:
         """Return the help on one screen: examples, and the first sentence of the options that are needed on the first day."""
