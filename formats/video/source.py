@@ -502,10 +502,13 @@ class Source:
     def has_sound(self) -> bool:
         return bool(self._container.streams.audio)
 
-    @property
-    def missing_frames(self) -> str | None:
-        """Packets that are missing although no frame behind is known to be wrong; None if none are. Valid when reading stopped."""
-        return self._watch.missing_frames
+    def missing_frames(self, *, read_to_end: bool) -> str | None:
+        """Return packets that are missing although no frame behind is known to be wrong; None if none are. Valid when reading stopped.
+
+        Args:
+            read_to_end: See `damage`.
+        """
+        return self._watch.missing_frames(read_to_end=read_to_end)
 
     @property
     def empty_ticks_at_end(self) -> int:

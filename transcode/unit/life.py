@@ -112,7 +112,7 @@ def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
         is_read = not isinstance(job, JoinJob)  # for a joined video its segments tell
         damage = source.damage(read_to_end=to_end) if is_read else []
         contradictions = source.contradictions(read_to_end=to_end) if is_read else []
-        missing = source.missing_frames if is_read else None
+        missing = source.missing_frames(read_to_end=to_end) if is_read else None
         has_sound = source.has_sound
     describe_frames(row, made, stream)
     row.warn(

@@ -47,7 +47,8 @@ def segments_of(source: Source, settings: RunSettings, cut: Cut, seconds: float)
     """
     window, clock = timing_of(source, settings, cut)
     survey = survey_of(source)
-    if source.damage(read_to_end=survey is not None) or source.missing_frames:
+    to_end = survey is not None
+    if source.damage(read_to_end=to_end) or source.missing_frames(read_to_end=to_end):
         return Split(why_not="it is damaged")
     if survey is None:
         where = f"{source.info.codec} in {source.info.format_name}"

@@ -8,6 +8,7 @@ frame that was never read (`PacketInfo.follows_loss`), the frames up to the next
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -95,9 +96,15 @@ class MissingPackets:
             if packet.is_keyframe and place.keyframe is None:
                 place.keyframe = number
 
-    def found(self) -> tuple[str | None, str | None]:
-        """Return what is damaged by missing packets, and what else is missing; None for nothing. Call it when reading ends."""
-        while self._waiting:
+    def found(self, *, read_to_end: bool) -> tuple[str | None, str | None]:
+        """Return what is damaged by missing packets, and what else is missing; None for nothing. Call it when reading ends.
+
+        Args:
+            read_to_end: False if reading stopped on purpose. Then packets that are shown between the last ones may follow: all that are
+                shown before the last decoding time were read.
+        """
+        known_until = math.inf if read_to_end else -math.inf if self._last_dts is None else self._last_dts
+        while self._waiting and self._waiting[0].pts <= known_until:
             self._show(heapq.heappop(self._waiting))
         if not self._counts or not self._is_timed or len(self._places) > MOST_STEPS:
             return self._lost_elsewhere([]), None

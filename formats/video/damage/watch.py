@@ -118,8 +118,7 @@ class DamageWatch:
         """Record that packets are passed over by a seek."""
         self._missing.restart()
 
-    @cached_property
-    def _missing_packets(self) -> tuple[str | None, str | None]:
+    def _missing_packets(self, *, read_to_end: bool) -> tuple[str | None, str | None]:
         """Return what is damaged by missing packets, and what else is missing. Valid when reading stopped.
 
         An empty chunk of AVI, or sample of MP4, repeats the picture before. Libavformat makes up the times of DHAV.
@@ -127,7 +126,7 @@ class DamageWatch:
         name = self._info.format_name
         if name in ("avi", "dhav") or (name == "mov" and num_empty_samples(self._path, self._stream.id)):
             return None, None
-        return self._missing.found()
+        return self._missing.found(read_to_end=read_to_end)
 
     @cached_property
     def table_contradictions(self) -> list[str]:
@@ -139,10 +138,13 @@ class DamageWatch:
         """Return the frames of an MP4 that a wrong table hides, in a line. Valid when the source was read to its end."""
         return frames_left_out(self._path, self._stream.id, self._num_packets - self._num_discarded)
 
-    @property
-    def missing_frames(self) -> str | None:
-        """Packets that are missing although no frame behind is known to be wrong; None if none are. Valid when reading stopped."""
-        return self._missing_packets[1]
+    def missing_frames(self, *, read_to_end: bool) -> str | None:
+        """Return packets that are missing although no frame behind is known to be wrong; None if none are. Valid when reading stopped.
+
+        Args:
+            read_to_end: See `damage`.
+        """
+        return self._missing_packets(read_to_end=read_to_end)[1]
 
     def _record_times(self, packet: Packet[Any], pts: int) -> None:
         stream = packet.stream_index
@@ -179,8 +181,8 @@ class DamageWatch:
         """
         name = self._info.format_name
         found = self.log.findings() + self._holes.found()
-        if self._missing_packets[0]:
-            found.append(self._missing_packets[0])
+        if lost := self._missing_packets(read_to_end=read_to_end)[0]:
+            found.append(lost)
         if name == "mpegts":
             found += missing_packets(self._path, self._stream.id, self._zeros_at_end, read_to_end=read_to_end)
         elif read_to_end:

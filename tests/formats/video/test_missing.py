@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import av
+import pyarrow as pa
 import pytest
 
 from tests.numbered_pictures import constant, write
 from vidprep.formats.video.source import Source
+from vidprep.transcode import burst
 
 GOP = {"g": "15", "bf": "0"}
 CONTAINERS = (".mp4", ".mkv", ".flv", ".ts")
@@ -36,7 +39,7 @@ def read(path: Path) -> tuple[list[str], str | None]:
     with Source(path, max_pixels=10**6) as source:
         for _ in source.decode(source.packets()):
             pass
-        return source.damage(read_to_end=True), source.missing_frames
+        return source.damage(read_to_end=True), source.missing_frames(read_to_end=True)
 
 
 @pytest.mark.parametrize("suffix", CONTAINERS)
@@ -84,3 +87,34 @@ def test_frames_that_a_camera_left_out_are_no_loss(seed: int, tmp_path: Path) ->
     for name, times in (("kept", kept), ("uneven", uneven)):
         path = write(tmp_path / f"{name}.mp4", [time - times[0] for time in times])
         assert read(path) == ([], None)
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_a_cut_of_an_intact_video_misses_nothing(suffix: str, tmp_path: Path) -> None:
+    """Frames that are shown between the last ones that were read were taken for missing ones."""
+    path = write(tmp_path / f"a{suffix}", constant(60, 25), rate=Fraction(25), bf="3", g="60", b_adapt="0")
+    broken = without(path, [20])
+    for count in range(1, 60):
+        for video, is_intact in ((path, True), (broken, False)):
+            with Source(video, max_pixels=10**6) as source:
+                for _ in islice(source.decode(source.packets()), count):
+                    pass
+                damage, missing = source.damage(read_to_end=False), source.missing_frames(read_to_end=False)
+            if is_intact:
+                assert (damage, missing) == ([], None), count
+            elif count > 40:
+                assert damage or missing, count
+
+
+def test_a_row_of_a_cut_has_no_warning_of_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mp4", constant(60, 25), rate=Fraction(25), bf="3", g="60", b_adapt="0")
+    cuts = pa.table(
+        {
+            "path": [str(path)] * 50,
+            "id": [str(n) for n in range(50)],
+            "start_frame": [n // 2 for n in range(50)],
+            "end_frame": [n // 2 + 3 + n % 9 for n in range(50)],
+        }
+    )
+    made = burst(cuts, tmp_path / "made")
+    assert made.ok == 50 and "frame_missing" not in made.warnings and "damaged" not in made.warnings
