@@ -118,7 +118,16 @@ class _Video:
     rows: Numbers
 
 
-@suggesting()
+@suggesting(
+    num_workers="it belongs to PrefetchLoader, or to torch's DataLoader",
+    batch_size="it belongs to PrefetchLoader, or to torch's DataLoader",
+    train="give split='train', of a dataset made with --split-by",
+    num_frames="give sequence_length, or a sampler as clips",
+    frames_per_clip="give sequence_length, or a sampler as clips",
+    frame_rate="give a sampler by times as clips, such as clips_at_random_timestamps",
+    crop_size="give crop",
+    image_size="give size, crop, or both",
+)
 class VideoDataset:
     """Clips of the videos of a store, by number: a map-style dataset for torch's DataLoader and for PrefetchLoader.
 
@@ -250,6 +259,10 @@ class VideoDataset:
             raise SettingsError("num_crops is for tests, clips_per_video for random clips and crops; give one of them")
         if transform is not None and not callable(transform):
             raise SettingsError(f"transform is {transform!r}; give a function of frames")
+        if type(transform).__module__.startswith("torchvision.") and not tensors:
+            raise SettingsError(
+                "torchvision's transforms leave arrays as they are; give tensors=True, and layout='TCHW'"
+            )
         self.transform = transform
         if tensors:
             import_torch()

@@ -191,6 +191,9 @@ _OTHER_NAMES = {
     "--scheduler": "--cluster-address",
     "--address": "--cluster-address",
     "--split": "--segment",
+    "--gop-size": "--gop",
+    "--gpu": "--encoder",
+    "--filter": "--include",
 }
 _PATHS = ("-i", "--input", "-o", "--output", "--src", "--dst")
 

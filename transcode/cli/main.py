@@ -29,7 +29,15 @@ COMMANDS = {
     "doctor": ("check", "Try what a run needs on this machine."),
 }
 
-_OTHER_NAMES = {"info": "show", "list": "show", "stats": "show", "convert": "pack", "encode": "transcode"}
+_OTHER_NAMES = {
+    "info": "show",
+    "list": "show",
+    "stats": "show",
+    "convert": "pack",
+    "encode": "transcode",
+    "verify": "validate",
+    "check": "validate",
+}
 
 
 if sys.platform == "win32":

@@ -321,6 +321,8 @@ def test_the_batches_of_torch(store_of, tmp_path):
         (lambda _: clips_at_random_indices(num_frame_per_clip=4), "did you mean 'num_frames_per_clip'?"),
         (lambda _: sample_fps(2.0, max_frame=4), "did you mean 'max_frames'?"),
         (lambda _: ElasticDistributedSampler([1], num_replica=2), "did you mean 'num_replicas'?"),
+        (lambda path: VideoDataset(path, batch_size=4), "belongs to PrefetchLoader"),
+        (lambda path: VideoDataset(path, num_frames=4), "give sequence_length"),
         (lambda _: clips_at_random_indices(nonsense=4), r"has no keyword 'nonsense'$"),
     ],
 )

@@ -111,6 +111,12 @@ dataset = VideoDataset(sys.argv[1], 4, 2, transform=made, layout="TCHW", tensors
 dataset.set_epoch(0)
 items = [dataset[number]["frames"] for number in range(len(dataset))]
 with PrefetchLoader(dataset, 4, num_workers=2) as loader:
+    try:
+        VideoDataset(sys.argv[1], 4, transform=made)
+    except Exception as error:
+        assert "give tensors=True" in str(error), error
+    else:
+        raise AssertionError("a transform that would do nothing was taken")
     for _ in range(3):
         loader.set_epoch(0)
         found = torch.cat([batch["frames"] for batch in loader])
