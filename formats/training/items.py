@@ -111,6 +111,11 @@ class Audio:
 class Item(dict[str, Any]):
     """An item of a dataset, or a batch of items: `frames` and what belongs to them, by name."""
 
+    def __missing__(self, name: str) -> Any:
+        """Raise KeyError with the names that there are, and why a class is not among them."""
+        why = "; classes are the label `label`, which no video of this dataset has" if name == "class_id" else ""
+        raise KeyError(f"{name}{why}: there are {', '.join(self)}")
+
 
 Values: TypeAlias = Any  # a NumPy array, or a torch tensor of a dataset with tensors=True
 

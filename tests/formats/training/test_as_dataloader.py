@@ -21,6 +21,7 @@ from vidprep.formats import (
     sample_fps,
 )
 from vidprep.formats.errors import SettingsError
+from vidprep.transcode import burst
 
 RANDOM = clips_at_random_indices(num_frames_per_clip=4)
 
@@ -307,6 +308,16 @@ def test_the_batches_of_torch(store_of, tmp_path):
     script = tmp_path / "as_torch.py"
     script.write_text(TORCH)
     assert "equal" in with_peers(script, store_of("h264"), needs=["torch"])
+
+
+def test_a_name_that_an_item_lacks_is_answered(store_of, tmp_path):
+    with pytest.raises(KeyError, match=r"frame: there are frames, id, indexes"):
+        VideoDataset(store_of("burst"), 4)[0]["frame"]
+    burst(store_of("burst").parent / "src", tmp_path / "unlabelled")
+    item = VideoDataset(tmp_path / "unlabelled", 4)[0]
+    with pytest.raises(KeyError, match="the label `label`, which no video of this dataset has"):
+        item["class_id"]
+    assert item.get("class_id") is None
 
 
 @pytest.mark.parametrize(
