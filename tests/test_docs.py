@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -14,8 +15,6 @@ import pytest
 from tests.docstrings import undocumented
 from tests.generated import COLUMNS, FIGURES, TABLE, TYPES, columns, every_command, figures, keyword_types, table
 from tests.helpers import make_clips
-from vidprep.formats import PrefetchLoader, VideoDataset, clips_at_random_indices, open_store
-from vidprep.transcode import burst, transcode
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
@@ -62,19 +61,26 @@ def test_every_parameter_of_the_public_api_is_described() -> None:
     assert undocumented() == []
 
 
+EXAMPLES = """
+import doctest
+from vidprep.formats import PrefetchLoader, VideoDataset, clips_at_random_indices, open_store
+from vidprep.transcode import burst, transcode
+for used in (transcode, burst, open_store, VideoDataset, PrefetchLoader, clips_at_random_indices):
+    found = doctest.DocTestParser().get_doctest(used.__doc__, {}, used.__name__, None, None)
+    assert found.examples, used.__name__
+    assert not doctest.DocTestRunner().run(found).failed, used.__name__
+"""
+
+
 @pytest.mark.long
-def test_the_examples_of_docstrings_are_what_python_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_docstrings_are_what_python_prints(tmp_path: Path) -> None:
     """Of the names that are used most, on the clips of docs/training.md."""
     made = make_clips(tmp_path / "raw", 2, 90, size=(320, 256))
     (made / "a").mkdir()
     (made / "c00.mp4").rename(made / "a" / "b.mp4")
     (made / "c01.mp4").rename(made / "c.mp4")
-    monkeypatch.chdir(tmp_path)
-    runner = doctest.DocTestRunner()
-    for used in (transcode, burst, open_store, VideoDataset, PrefetchLoader, clips_at_random_indices):
-        examples = doctest.DocTestParser().get_doctest(used.__doc__ or "", {}, used.__name__, None, None)
-        assert examples.examples, used.__name__
-        assert not runner.run(examples).failed, used.__name__
+    ran = subprocess.run([sys.executable, "-c", EXAMPLES], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_every_folder_of_modules_is_packaged() -> None:

@@ -227,7 +227,8 @@ class WorkerSetup(NamedTuple):
             transforms = [each.transform for each in parts if each.transform is not None and late]
             with inherited_files() as descriptors:
                 pickled = [pickle.dumps(each) for each in transforms]
-                if descriptors:  # it refers to a dataset, and must be pickled together with it
+                # One that refers to a dataset must be pickled together with it, and the program must be seen to be importable.
+                if descriptors or any(b"__main__" in data for data in pickled):
                     pickled, transforms = [], []
             with inherited_files() as descriptors, io.BytesIO() as file:
                 _Pickler(file, transforms).dump(dataset)
