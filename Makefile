@@ -1,11 +1,15 @@
-# Every target works alone on a machine with Python 3.11 or newer and make: it makes .venv and installs into it.
+# Every target works alone on a machine with Python 3.11 or newer and make: it makes an environment of its own (.venv-dev, -docs, -demo;
+# .venv is yours) and installs into it.
 # The newest Python that runs: a name on PATH may be a shim with nothing behind it. PYTHON=3.12 is short for python3.12.
 PYTHON ?= $(firstword $(foreach version,3.14 3.13 3.12 3.11,$(shell python$(version) -c 'import sys; print(sys.executable)' 2>/dev/null)) python3)
 override PYTHON := $(if $(filter 3.%,$(PYTHON)),$(firstword $(shell python$(PYTHON) -c "import sys; print(sys.executable)" 2>/dev/null) \
   $(wildcard $(HOME)/.pyenv/versions/$(PYTHON).*/bin/python) python$(PYTHON)),$(PYTHON))
 VENV := .venv
-BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+DEV := $(VENV)-dev
+BIN := $(DEV)/bin
+READY := $(DEV)/.ready
+TREE := .tree
+DOCS := $(VENV)-docs
 WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)  # some tests wait
 # Thousands of processes start in a run of the tests; without compiled modules each compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -17,14 +21,14 @@ DEMO_SRC ?= $(DEMO)/clips
 MODULE ?= formats/manifest/table.py
 TESTS ?= tests/formats/manifest
 
-.PHONY: help demo docs test test-long mutate check generated links lint types compat canary bench soak clean
+.PHONY: help demo docs test test-long mutate check generated samples lint types compat canary bench soak clean
 
 help:  ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("vidprep needs Python 3.11 or newer: make PYTHON=3.12, or a path") if sys.version_info < (3, 11) else 0'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(DEV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
@@ -55,25 +59,33 @@ test-long: $(READY)  ## tests of more than 1.5 s: clusters, buckets, kills, trai
 generated: $(READY)  ## what is written from options and columns: types of keywords, tables in documents
 	$(BIN)/python -m tests.generated
 
-docs: links  ## the documentation site, in site/: broken links and undescribed parameters fail
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+samples: $(READY) $(DEMO)/clips  ## sample outputs of the documents, from the clips of the demo, and their pictures, from computed ones
+	$(BIN)/python -m tests.samples $(DEMO_SRC)
+	$(BIN)/python examples/pictures.py
+
+$(DOCS)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[docs,report]'
+	@touch $@
+
+docs: $(DOCS)/.ready $(TREE)  ## the documentation site, in site/ (REPOSITORY=https://…: its link): broken links and undescribed parameters fail
+	NO_MKDOCS_2_WARNING=1 REPOSITORY=$(REPOSITORY) $(DOCS)/bin/python -m mkdocs build --strict --quiet
 
 # The packages as one tree, as they are when they are installed: what mypy, import-linter and the documentation site read.
-links: $(READY)
-	@mkdir -p $(VENV)/types/vidprep
-	@for part in formats transcode vidprep/__init__.py; do ln -sfn $(CURDIR)/$$part $(VENV)/types/vidprep/; done
+$(TREE):
+	@mkdir -p $(TREE)/vidprep
+	@for part in formats transcode src/vidprep/__init__.py; do ln -sfn ../../$$part $(TREE)/vidprep/; done
 
-lint: links
+lint: $(READY) $(TREE)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python tests/first_words.py
-	cd $(VENV)/types && ../bin/lint-imports --no-logo ../../pyproject.toml
+	cd $(TREE) && ../$(BIN)/lint-imports --no-logo ../pyproject.toml
 
-types: links
-	cd $(VENV)/types && ../bin/mypy --config-file ../../pyproject.toml -p vidprep
+types: $(READY) $(TREE)
+	cd $(TREE) && ../$(BIN)/mypy --config-file ../pyproject.toml -p vidprep
 
-compat: $(READY)  ## a wheel in fresh environments: every other Python that is here, and the lowest versions
+compat: $(READY)  ## a wheel and its sources in fresh environments: every other Python that is here, and the lowest versions
 	$(BIN)/python tests/compat/driver.py
 
 canary: $(READY)  ## for maintainers: the tests with the newest of everything, pre-releases too, in .venv-canary
@@ -101,10 +113,10 @@ soak: $(READY)  ## the tests that take minutes: memory over thousands of clips, 
 mutate: $(READY)  ## small faults put into MODULE, one at a time: which do TESTS not see? (in a clean checkout: MODULE is rewritten meanwhile)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check cosmic-ray
 	@printf '[cosmic-ray]\nmodule-path = "%s"\ntimeout = 60.0\nexcluded-modules = []\ntest-command = "%s"\n[cosmic-ray.distributor]\nname = "local"\n' \
-	  "$(MODULE)" "$(BIN)/pytest -x -q -p no:cacheprovider -m 'not slow and not long' $(TESTS)" > $(VENV)/mutate.toml
-	$(BIN)/cosmic-ray init --force $(VENV)/mutate.toml $(VENV)/mutate.sqlite
-	$(BIN)/cosmic-ray exec $(VENV)/mutate.toml $(VENV)/mutate.sqlite
-	$(BIN)/cr-report --surviving-only $(VENV)/mutate.sqlite
+	  "$(MODULE)" "$(BIN)/pytest -x -q -p no:cacheprovider -m 'not slow and not long' $(TESTS)" > $(DEV)/mutate.toml
+	$(BIN)/cosmic-ray init --force $(DEV)/mutate.toml $(DEV)/mutate.sqlite
+	$(BIN)/cosmic-ray exec $(DEV)/mutate.toml $(DEV)/mutate.sqlite
+	$(BIN)/cr-report --surviving-only $(DEV)/mutate.sqlite
 
 clean:  ## remove what was made here
-	rm -rf $(VENV) site $(DEMO) $(VENV)-canary $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(DEV) $(DOCS) $(TREE) site $(DEMO) $(VENV)-canary $(DEMO_OUT) .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -1,4 +1,4 @@
-"""Checks of `make docs` beside those of mkdocs: every parameter of the public API is described."""
+"""The version on every page, and a check of `make docs` beside those of mkdocs: every parameter of the public API is described."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from typing import Any
 
 from mkdocs.exceptions import PluginError
 
+import vidprep
 from tests.docstrings import undocumented
+
+
+def on_config(config: Any) -> None:
+    """Show the version at the foot of every page; without a repository there is nothing to edit."""
+    config.copyright = f"vidprep {vidprep.__version__}"
+    if not config.repo_url:
+        config.edit_uri = None
 
 
 def on_pre_build(config: Any) -> None:  # noqa: ARG001

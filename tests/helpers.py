@@ -133,7 +133,11 @@ class Ran:
 def copy_packages(folder: Path) -> None:
     """Copy vidprep into `folder`, as a tree that tests may change."""
     root = Path(__file__).parents[1]
-    for source, name in (("vidprep", "vidprep"), ("formats", "vidprep/formats"), ("transcode", "vidprep/transcode")):
+    for source, name in (
+        ("src/vidprep", "vidprep"),
+        ("formats", "vidprep/formats"),
+        ("transcode", "vidprep/transcode"),
+    ):
         shutil.copytree(root / source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 

@@ -1,4 +1,4 @@
-"""`make compat`: vidprep from a wheel, in fresh environments, on every other Python that is here and with the lowest versions.
+"""`make compat`: vidprep from a wheel and from its sources, in fresh environments, on every other Python here and with the lowest versions.
 
 Each environment runs session.py, and reads what the one before it made. VIDPREP_REQUIRE=1: fewer than three Pythons fail.
 """
@@ -81,12 +81,20 @@ def write_clips(folder: Path) -> None:
     subprocess.run([*ffmpeg, *turned], check=True)
 
 
-def build_wheel(folder: Path) -> Path:
-    """From a copy: a build leaves its own folders in the tree."""
+def build(folder: Path) -> dict[str, Path]:
+    """A wheel and a source distribution, from a copy: a build leaves its own folders in the tree."""
     copy = folder / "tree"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "tests", "*-out"))
-    uv("build", "--quiet", "--wheel", "--out-dir", folder, copy)
-    return next(folder.glob("*.whl"))
+    uv("build", "--quiet", "--out-dir", folder, copy)
+    return {"wheel": next(folder.glob("*.whl")), "sdist": next(folder.glob("*.tar.gz"))}
+
+
+def check_installed(python: Path) -> None:
+    """What is installed is found in the root of a clone, too, where folders have names of packages; and so is the command."""
+    script = "import vidprep.formats, vidprep.transcode; print(vidprep.__file__, vidprep.formats.__file__)"
+    ran = subprocess.run([python, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert all("site-packages" in path for path in ran.stdout.split()), ran.stdout
+    subprocess.run([python.with_name("vidprep"), "--version"], cwd=ROOT, check=True)
 
 
 def main() -> None:
@@ -100,13 +108,16 @@ def main() -> None:
     environments.insert(0, (f"3.{lowest}-lowest", found[lowest], ("--resolution", "lowest-direct")))
     with tempfile.TemporaryDirectory(prefix="vidprep-compat-") as name:
         folder = Path(name)
-        wheel = build_wheel(folder)
+        built = build(folder)
         write_clips(folder / "clips")
         before: Path | None = None
-        for label, python, how in environments:
+        for number, (label, python, how) in enumerate(environments):
             place, out = folder / f"venv-{label}", folder / label
             uv("venv", "--quiet", "--python", python, place)
-            uv("pip", "install", "--quiet", "--python", place / "bin" / "python", *how, f"{wheel}[{EXTRAS}]")
+            kind = "sdist" if number == len(environments) - 1 else "wheel"
+            package = f"vidprep[{EXTRAS}] @ {built[kind].as_uri()}"
+            uv("pip", "install", "--quiet", "--python", place / "bin" / "python", *how, package)
+            check_installed(place / "bin" / "python")
             out.mkdir()
             started = time.monotonic()
             others = [before] if before else []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ ALL = "all"
 NO_NAME = "none"
 
 
-def class_sections(behind: str, figure: dict[str, Any]) -> list[Section]:
+def class_sections(figure: dict[str, Any]) -> list[Section]:
     """Return the sections about classes and splits; empty if the videos have neither."""
     found = figure["classes"]
     if found is None:
@@ -65,7 +67,7 @@ def class_sections(behind: str, figure: dict[str, Any]) -> list[Section]:
     text = f"{' in '.join(parts)}." + (f" Shown: {ROWS_MAX}." if len(classes) > ROWS_MAX else "")
     if lacking := [name for name in classes if any(not counts[name][split][0] for split in splits)]:
         text += f" {len(lacking):,} class{'es lack' if len(lacking) > 1 else ' lacks'} a split, such as {lacking[0]}."
-    return [Section(f"Classes and splits{behind}", text, tables=[Table(columns, rows)])]
+    return [Section("Classes and splits", text, tables=[Table(columns, rows)])]
 
 
 def _row(name: str, counts: dict[str, list[float]], splits: list[str]) -> tuple[Any, ...]:
@@ -96,21 +98,54 @@ def run_sections(
     shown: dict[StillTask, StillResult],
 ) -> list[Section]:
     names = _names([Path(destination.shown) for destination in destinations])
-    several = len(names) > 1
-    sections = [
-        Section(f"At a glance: {name}" if several else "At a glance", tiles=_tiles(figure))
-        for name, figure in zip(names, all_figures, strict=True)
+    about = [
+        [Section("At a glance", tiles=_tiles(figure)), *_groups(figure), _validation(figure), *class_sections(figure)]
+        for figure in all_figures
     ]
-    behind = [f": {name}" if several else "" for name in names]
-    for end, figure in zip(behind, all_figures, strict=True):
-        sections += [*_groups(end, figure), *_validation(end, figure), *class_sections(end, figure)]
-    sections.append(Section("Size and quality", charts=_charts(names, destinations, all_figures)))
-    for end, tasks, others in zip(behind, worst, drawn, strict=True):
-        sections.append(_frames(f"Worst frames{end}", WORST, tasks, shown))
-        sections += [_frames(f"Random frames{end}", RANDOM, others, shown)] if others else []
-    sections.append(_videos(names, destinations))
-    sections.append(_settings(names, all_figures))
-    return sections
+    frames = [
+        [
+            _frames("Worst frames", WORST, tasks, shown),
+            *([_frames("Random frames", RANDOM, others, shown)] if others else []),
+        ]
+        for tasks, others in zip(worst, drawn, strict=True)
+    ]
+    charts = Section("Size and quality", charts=_charts(names, destinations, all_figures))
+    tables = [_videos(names, destinations), _settings(names, all_figures)]
+    return [*_side_by_side(names, about), charts, *_side_by_side(names, frames), *tables]
+
+
+def _side_by_side(names: list[str], sections: list[list[Section]]) -> list[Section]:
+    """Return the sections of several datasets as one of each title: tiles are a table with a column for each dataset."""
+    if len(names) == 1:
+        return sections[0]
+    by_title: dict[str, list[tuple[str, Section]]] = defaultdict(list)
+    for name, own in zip(names, sections, strict=True):
+        for section in own:
+            by_title[section.title].append((name, section))
+    return [_joined(title, of_each) for title, of_each in by_title.items()]
+
+
+def _joined(title: str, of_each: list[tuple[str, Section]]) -> Section:
+    texts = dict(of_each)
+    same = len({section.text for section in texts.values()}) == 1
+    text = of_each[0][1].text if same else " ".join(f"{name}: {section.text}" for name, section in of_each)
+    tiles, rows = defaultdict[str, dict[str, str]](dict), defaultdict[tuple[str, ...], list[tuple[Any, ...]]](list)
+    columns: dict[tuple[str, ...], Sequence[Column]] = {}
+    strips = []
+    for name, section in of_each:
+        for tile in section.tiles:
+            tiles[tile.label][name] = f"{tile.value} ({tile.note})" if tile.note else tile.value
+        for table in section.tables:
+            key = tuple(column.name for column in table.columns)
+            columns[key] = table.columns
+            rows[key] += [(name, *row) for row in table.rows]
+        strips += [replace(strip, title=f"{name}: {strip.title}") for strip in section.strips]
+    joined = Section(title, text, strips=strips)
+    if tiles:
+        cells = [(label, *(values.get(name) for name in texts)) for label, values in tiles.items()]
+        joined.tables.append(Table([Column(""), *map(Column, texts)], cells))
+    joined.tables += [Table([Column("in"), *columns[key]], of_key) for key, of_key in rows.items()]
+    return joined
 
 
 def _names(paths: list[Path]) -> list[str]:
@@ -133,31 +168,28 @@ def _length(seconds: float) -> str:
 def _tiles(figure: dict[str, Any]) -> list[Tile]:
     videos, sizes, stills, scores = (figure[name] for name in ("videos", "bytes", "stills", "scores"))
     outputs, sources, frames = sizes["outputs"], sizes["sources"], figure["frames"]
-    tiles = [Tile(f"{videos['ok']:,} ok", f"{videos['failed']:,} failed", f"{videos['warned']:,} with warnings")]
+    tiles = [Tile(f"{videos['ok']:,} ok", "videos", f"{videos['failed']:,} failed, {videos['warned']:,} with warnings")]
     if sources and outputs:
-        change = "saved" if outputs <= sources else "more"
-        tiles.append(
-            Tile(
-                in_bytes(outputs),
-                f"from {in_bytes(sources)}",
-                f"{abs(1 - outputs / sources):.0%} {change}; {figure['larger_than_source']:,} larger than their source",
-            )
-        )
+        change = f"{abs(1 - outputs / sources):.0%} {'saved' if outputs <= sources else 'more'}"
+        larger = f"; {figure['larger_than_source']:,} larger than their source" if figure["larger_than_source"] else ""
+        tiles.append(Tile(in_bytes(outputs), "of outputs", f"from {in_bytes(sources)}: {change}{larger}"))
     of_sample = (
         f"measured on {count_of(stills['sampled_frames'], 'frame')} of {count_of(stills['sampled_videos'], 'video')}"
     )
     if outputs and stills["png_bytes"]:
         tiles.append(
             Tile(
-                in_bytes(stills["png_bytes"]), f"as PNG files: {stills['png_bytes'] / outputs:.1f} × as much", of_sample
+                in_bytes(stills["png_bytes"]),
+                "as PNG files",
+                f"{stills['png_bytes'] / outputs:.1f} × as much; {of_sample}",
             )
         )
     if outputs and stills["jpeg_bytes"] and figure["holds"] == "videos":
         tiles.append(
             Tile(
                 in_bytes(stills["jpeg_bytes"]),
-                f"as JPEG files of quality {JPEG_QUALITY}: {stills['jpeg_bytes'] / outputs:.1f} × as much",
-                of_sample,
+                f"as JPEG files of quality {JPEG_QUALITY}",
+                f"{stills['jpeg_bytes'] / outputs:.1f} × as much; {of_sample}",
             )
         )
     if figure["duration_seconds"]:
@@ -182,7 +214,7 @@ def _tiles(figure: dict[str, Any]) -> list[Tile]:
             else f"broken by {count_of(videos['ok'] - keys['videos_that_hold_it'], 'video')}"
         )
         tiles.append(
-            Tile(f"{keys['asked_interval']}", f"frames per keyframe, {keys['count']:,} keyframes in all", note)
+            Tile(f"{keys['asked_interval']}", "frames per keyframe", f"{keys['count']:,} keyframes in all, {note}")
         )
     rate = figure["throughput"]["frames_per_cpu_second"]
     if rate:
@@ -337,7 +369,7 @@ def _frames(title: str, text: str, tasks: list[CompareTask], shown: dict[StillTa
     return section
 
 
-def _groups(behind: str, figure: dict[str, Any]) -> list[Section]:
+def _groups(figure: dict[str, Any]) -> list[Section]:
     kinds = [f"{count:,} {kind}" for kind, count in figure["sources"].items() if count]
     of_sources = f" Sources: {', '.join(kinds)}." if kinds else ""
     videos = figure["videos"]
@@ -351,7 +383,7 @@ def _groups(behind: str, figure: dict[str, Any]) -> list[Section]:
         ),
         ("notes", "What was assumed, or left as it was; nothing is lost."),
     ):
-        groups, section = figure[name], Section(f"{name.capitalize()}{behind}", text)
+        groups, section = figure[name], Section(name.capitalize(), text)
         if groups:
             columns = [Column("reason"), Column("videos", decimals(0)), Column("for example")]
             rows = [
@@ -366,15 +398,15 @@ def _groups(behind: str, figure: dict[str, Any]) -> list[Section]:
     return sections
 
 
-def _validation(behind: str, figure: dict[str, Any]) -> list[Section]:
+def _validation(figure: dict[str, Any]) -> Section:
     found = figure["validation"]
     if found is None:
-        return [Section(f"Validation{behind}", "Not read again since the run. To do that: vidprep validate SRC DST")]
+        return Section("Validation", "Not read again since the run. To do that: vidprep validate SRC DST")
     faults, scored = found["faults"], ""
     if found["scored_when"] not in (None, found["when"]):
         scored = f" ({found['scored_when']})"
     section = Section(
-        f"Validation{behind}",
+        "Validation",
         f"{count_of(found['videos'], 'video')} read again ({found['when']}), {found['scored_against_source']:,} scored against the source "
         f"again{scored}, {found['scored_by_ffmpeg']:,} by the ffmpeg command too; {count_of(len(faults), 'fault')}.",
     )
@@ -391,7 +423,7 @@ def _validation(behind: str, figure: dict[str, Any]) -> list[Section]:
         columns.append(Column("videos it does not read", decimals(0)))
         rows = [(name, seeks["tried"], seeks["wrong"], seeks["unread"]) for name, seeks in found["seeks"].items()]
         section.tables.append(Table(columns, rows))
-    return [section]
+    return section
 
 
 def _videos(names: list[str], destinations: list[FinishedDestination]) -> Section:

@@ -270,7 +270,7 @@ def test_a_refused_pack_leaves_nothing(ready, tmp_path):
 def test_a_report_without_worst_frames(ready, tmp_path):
     ran = vidprep("report", ready[0], "--worst", 0, "--out", tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "- **2 ok** 1 failed" in (tmp_path / "report.md").read_text()
+    assert "- **2 ok** videos (1 failed" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.long

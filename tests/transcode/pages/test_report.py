@@ -200,8 +200,22 @@ def test_several_destinations_stand_side_by_side(made, burst, browser, tmp_path)
     assert first["stills"]["png_bytes"] == second["stills"]["png_bytes"], "the same frames"
     browser.open(tmp_path / "report.html")
     text = browser.run("return document.body.innerText")
-    assert all(heading in text for heading in ("At a glance: h264", "At a glance: burst", "Failures: burst"))
+    titles = re.findall(r"<h2>(.*?)</h2>", (tmp_path / "report.html").read_text())
+    assert len(titles) == len(set(titles)) and {"At a glance", "Failures", "Worst frames"} <= {*titles}
+    head = browser.run(
+        "return [...document.querySelectorAll('section')[0].querySelectorAll('th')].map(x => x.innerText)"
+    )
+    assert head == ["", "h264", "burst"]
+    assert "h264: " in text and "burst: " in text
     assert set(browser.column(0)) == {"h264", "burst"}
+    assert report(made, "--out", tmp_path / "one").code == 0
+    for page in (tmp_path, tmp_path / "one"):
+        phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+        browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+        browser.open(page / "report.html")
+        assert browser.run("return document.querySelector('section').getBoundingClientRect().bottom") < 844, page
+        assert browser.run("return document.documentElement.scrollWidth") == 390
+    browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     twice = report(made, f"{made}/", "--out", tmp_path)
     assert (twice.code, "given twice" in twice.err) == (2, True)
 
