@@ -29,8 +29,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from vidprep.formats.errors import SettingsError, StoreError, TransformError
-from vidprep.formats.manifest import LABELS, value_of
+from vidprep.formats.errors import SettingsError, StoreError, TransformError, count_of
+from vidprep.formats.manifest import LABELS, manifest_paths, value_of
 from vidprep.formats.option import suggesting, whole
 from vidprep.formats.storage import SharedTable, cached_method, is_url
 from vidprep.formats.stores import ComingClip, FrameStore, Ids, JoinedStores, StoredVideo, VideoFiles, open_store
@@ -892,7 +892,13 @@ def _store(source: Source) -> FrameStore:
     if isinstance(source, FrameStore):
         return source
     if isinstance(source, str | os.PathLike):
-        return VideoFiles([source]) if Path(source).is_file() else open_store(source)
+        if Path(source).is_file():
+            return VideoFiles([source])
+        store, names = open_store(source), [each.stem for each in manifest_paths(Path(source))]
+        if counts := [int(name.rpartition("-of-")[2]) for name in names if "-of-" in name]:
+            text = f"{count_of(len(counts), 'part')} of {max(counts)} of an array run: `vidprep merge {source}` joins them at the end"
+            warnings.warn(f"{source}: {text}", stacklevel=4)
+        return store
     if isinstance(source, Mapping):
         return JoinedStores({name: _store(each) for name, each in source.items()})
     if not isinstance(source, Iterable):

@@ -28,6 +28,7 @@ from vidprep.formats.errors import (
     StorageError,
     StoreError,
     WorkerError,
+    count_of,
 )
 from vidprep.formats.manifest import ManifestRow, manifest_paths, manifest_rows, read_table, with_columns
 from vidprep.formats.storage import open_unlinked, parse_json, read_regular, refuse_links, replacing
@@ -272,6 +273,12 @@ def _rows_to_read(
 def _missing(destination: Path, ids: pa.ChunkedArray, sources: Mapping[str, Unit] | None) -> dict[str, str]:
     """Return why each unit without a valid row has none, by id."""
     missing, known = array_status(destination).missing, set(ids.to_pylist()) if sources else set()
+    if known and sources and known.isdisjoint(sources):
+        raise StoreError(
+            f"has none of the {count_of(len(sources), 'source')} that were given, such as {min(sources)}: its videos are such as "
+            f"{min(known)}; give the SRC that it was made from",
+            path=destination,
+        )
     without = {id_: unit for id_, unit in (sources or {}).items() if id_ not in known and id_ not in missing}
     return missing | {id_: f"no row: {unit.path} was not made" for id_, unit in without.items()}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
 from difflib import get_close_matches
@@ -64,8 +65,11 @@ def show_command(destination: Path | str, id_: str | None = None, failed: bool =
 def _show_all(rows: Iterable[ManifestRow], *, failed: bool, warnings: bool) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
     count, num_failed, is_headed = 0, 0, False
+    splits, classes = Counter[str](), set[str]()
     for row in rows:
         count, num_failed = count + 1, num_failed + (not row.ok)
+        splits.update([str(row.labels["split"])] if row.labels.get("split") is not None else [])
+        classes |= {str(row.labels["label"])} if row.labels.get("label") is not None else set()
         if (failed and row.ok) or (warnings and not row.warnings):
             continue
         if not is_headed and not failed:
@@ -74,7 +78,10 @@ def _show_all(rows: Iterable[ManifestRow], *, failed: bool, warnings: bool) -> N
         click.echo(_line(row)[:width])
         for line in _warnings(row) if warnings else ():
             click.echo(f"    {line}")
-    click.echo(f"vidprep: {count_of(count, 'video')}, {num_failed} failed", err=True)
+    parts = [f"{count_of(count, 'video')}, {num_failed} failed"]
+    parts += [f"{len(classes):,} class{'es' * (len(classes) != 1)}"] if classes else []
+    parts += [", ".join(f"{name} {number:,}" for name, number in splits.items())] if splits else []
+    click.echo(printable(f"vidprep: {'; '.join(parts)}"), err=True)
 
 
 def _find(rows: Iterable[ManifestRow], name: str, destination: Path | str) -> ManifestRow:
@@ -120,8 +127,9 @@ def _line(row: ManifestRow) -> str:
     ssim = f"{row.ssim:>8.4f}" if row.ssim is not None else f"{'-':>8}"
     keyframes = len(row.keyframes) if row.keyframes else "-"
     kilobytes = (row.size_bytes or 0) / 1e3
+    labels = "".join(f"  {name}={row.labels[name]}" for name in ("label", "split") if row.labels.get(name) is not None)
     return printable(
-        f"{size:>10}{row.num_frames:>8}{keyframes:>10}{kilobytes:>9,.0f}{share:>10}{scores}{ssim}  {row.id}"
+        f"{size:>10}{row.num_frames:>8}{keyframes:>10}{kilobytes:>9,.0f}{share:>10}{scores}{ssim}  {row.id}{labels}"
     )
 
 

@@ -46,7 +46,7 @@ _RARELY_NEEDED = {
     "target_mode",
     "vmaf_model",
 }
-MOST_USED, RARELY_NEEDED, BRIEF_WIDTH, FLAG_WIDTH = "Most used", "Rarely needed", 80, 42
+MOST_USED, RARELY_NEEDED, BRIEF_WIDTH, FLAG_WIDTH = "Most used", "Rarely needed", 80, 28
 QUIET = click.option("--quiet", is_flag=True, help="No progress bar.")
 
 
@@ -206,6 +206,8 @@ def _no_such_option(error: click.NoSuchOption, args: Sequence[str]) -> str:
     # click reads -crf as -c -r -f.
     name = next((each for each in args if len(each) > 2 and each[1] != "-" and each.startswith(name)), name)
     said = f"No such option {name!r}"
+    if name == "--split" and "--split-by" in own:
+        return f"{said}. Did you mean '--split-by' (train, val), '--split-from-folder' or '--segment' (seconds)?"
     for meant in (_OTHER_NAMES.get(name), f"-{name}"):
         if meant in own:
             return f"{said}. Did you mean {meant!r}?"
@@ -268,7 +270,8 @@ class Command(click.Command):
         """Return the help on one screen: examples, and the first sentence of the options that are needed on the first day."""
         lines, path = inspect.cleandoc(self.help or "").splitlines(), ctx.command_path
         records = [record for each in self.groups(ctx)[MOST_USED] if (record := each.get_help_record(ctx)) is not None]
-        room = BRIEF_WIDTH - 4 - min(FLAG_WIDTH, max(len(flag) for flag, _ in records))
+        records = [_with_choices(flag, re.split(r"[.;]\s|\.$|\s+\[default", text)[0]) for flag, text in records]
+        room = BRIEF_WIDTH - 4 - max(len(flag) for flag, _ in records)
         shown = click.HelpFormatter(width=BRIEF_WIDTH)
         shown.write_usage(path, " ".join(self.collect_usage_pieces(ctx)))
         with shown.indentation():
@@ -278,8 +281,7 @@ class Command(click.Command):
             for line in (each for each in lines if each.startswith(f"{path} ")):
                 shown.write(f"  {line if len(line) < BRIEF_WIDTH - 2 else line.partition('  ')[0]}\n")
             shown.write_paragraph()
-            sentences = [(flag, re.split(r"[.;]\s|\.$|\s+\[default", text)[0]) for flag, text in records]
-            shown.write_dl([(flag, _cut(text, room)) for flag, text in sentences], FLAG_WIDTH)
+            shown.write_dl([(flag, _cut(text, room)) for flag, text in records], FLAG_WIDTH)
         shown.write(f"All {sum(map(len, self.groups(ctx).values()))} options: {path} --help")
         return shown.getvalue()
 
@@ -345,8 +347,15 @@ def _print_brief(ctx: click.Context, _option: click.Parameter, value: bool) -> N
 
 
 def _cut(text: str, room: int) -> str:
-    """Return a text, or as many of its words as there is room for."""
-    return text if len(text) <= room else f"{text[: room - 1].rpartition(' ')[0]}…"
+    """Return a text, or its first clause, or as many of its words as there is room for."""
+    clause = re.match(rf".{{8,{room - 1}}}(?=[,:] )", text)
+    return text if len(text) <= room else clause[0] if clause else f"{text[: room - 1].rpartition(' ')[0]}…"
+
+
+def _with_choices(flag: str, text: str) -> tuple[str, str]:
+    """Return an option and its text, with choices that take much room behind the text."""
+    name, _, choices = flag.partition(" [")
+    return (f"{name} KIND", f"{text}: {choices[:-1]}") if choices and len(flag) > FLAG_WIDTH else (flag, text)
 
 
 def _told(error: OSError) -> str:

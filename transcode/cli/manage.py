@@ -74,6 +74,8 @@ def label(
     from vidprep.transcode.destination import PLAN_NAME, open_finished, relabel
     from vidprep.transcode.settings import as_place
 
+    if isinstance(table, Path) and table.is_dir():
+        raise SettingsError(f"{table}: is a folder and no table; give DST first, then the table")
     removed = tuple(filter(None, remove))
     if table is None and not removed:
         raise SettingsError("give a table of labels with a column `id` or `path`, or <remove>", remove="NAME")
@@ -97,7 +99,7 @@ def label(
 @command_of(
     label,
     click.argument("destination", metavar="DST", type=FolderOrUrl()),
-    click.argument("table", metavar="[TABLE]", type=LocalPath(dir_okay=False), required=False),
+    click.argument("table", metavar="[TABLE]", type=LocalPath(), required=False),
 )
 def label_command(destination: Path | str, table: Path | None = None, dry_run: bool = False, **given: Any) -> None:
     """Add, change and remove labels of DST, without its sources. No video is encoded again.

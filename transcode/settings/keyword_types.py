@@ -13,6 +13,7 @@ class SourceKeywords(TypedDict, total=False):
     exclude: Sequence[str]
     limit: int | None
     label_from_folder: bool
+    split_from_folder: bool
     labels: str | Sequence[str] | None
     on_bad_row: Literal["fail", "skip"]
     split_by: str | Mapping[str, float] | None

@@ -68,6 +68,7 @@ class SourceOptions:
         exclude: Globs on relative paths and names
         limit: Maximum number of sources, the first ones by id
         label_from_folder: Whether the parent folder is the label `label`
+        split_from_folder: Whether the first folder is the label `split`
         labels: Columns of a table that are labels; None means all
         on_bad_row: What to do with invalid rows
         split_by: Name and share of each split; shares have a sum of 1
@@ -81,7 +82,10 @@ class SourceOptions:
     include: Annotated[tuple[str, ...], Option("Take only files that match; may be repeated.", "GLOB")] = ()
     exclude: Annotated[tuple[str, ...], Option("Leave out files and folders that match; may be repeated.", "GLOB")] = ()
     limit: Annotated[int | None, Option("Take only the first N sources, ordered by name.", "N", least=1)] = None
-    label_from_folder: Annotated[bool, Option("Fill the column `label` with the name of the parent folder.")] = False
+    label_from_folder: Annotated[bool, Option("Fill column `label` from the parent folder.")] = False
+    split_from_folder: Annotated[
+        bool, Option("Fill column `split` from the first folder, such as train in train/cat/1.mp4.")
+    ] = False
     labels: Annotated[
         tuple[str, ...] | None, Option("Use only these columns of a table as labels.", "A,B", parse=parse_names)
     ] = None
@@ -94,7 +98,7 @@ class SourceOptions:
     split_by: Annotated[
         Mapping[str, Fraction] | None,
         Option(
-            "Fill the column `split`, such as train=0.8,val=0.1,test=0.1: by source, with these shares in each class to within one video. "
+            "Fill column `split`: train=0.8,val=0.1,test=0.1. By source, with these shares in each class to within one video. "
             "Later sources move none.",
             "NAME=SHARE,…",
             parse=parse_shares,
@@ -113,6 +117,9 @@ class SourceOptions:
             globs = getattr(self, name)
             object.__setattr__(self, name, (globs,) if isinstance(globs, str) else tuple(globs))
         check_options(self)
+        if self.split_from_folder and self.split_by is not None:
+            given = {"split_by": ",".join(f"{name}={float(share)}" for name, share in self.split_by.items())}
+            raise SettingsError("<split_by> and <split_from_folder> exclude each other; give one", **given)
         if self.split_group is not None and self.split_by is None:
             raise SettingsError("<split_group> needs <split_by>", split_group=self.split_group, split_by="train=0.8,…")
         if self.split_seed and self.split_by is None:

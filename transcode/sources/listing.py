@@ -55,6 +55,7 @@ class LabelOptions:
     """Options for labels besides the columns of a table. See `find_sources`."""
 
     label_from_folder: bool = False
+    split_from_folder: bool = False
     split_by: Mapping[str, Fraction] | None = None
     split_group: str | None = None
     split_seed: int = 0
@@ -76,7 +77,7 @@ def labels_of(
         SourceError: A manifest cannot hold a column, or a column occurs twice.
     """
     names = list(table.columns) if table is not None else []
-    if not names and not given.label_from_folder and given.split_by is None:
+    if not names and not given.label_from_folder and not given.split_from_folder and given.split_by is None:
         return None, None
     import pyarrow as pa
 
@@ -94,9 +95,13 @@ def labels_of(
         folders = [os.path.basename(os.path.dirname(unit.path)) for unit in units]
         columns[CLASS_LABEL] = pa.array(folders, pa.string())
     drawing = None
+    if (given.split_from_folder or given.split_by is not None) and SPLIT_LABEL in columns:
+        name = "--split-by" if given.split_by is not None else "--split-from-folder"
+        raise SourceError(f"has a column `split`: leave out the column, or {name}", path=path)
+    if given.split_from_folder:
+        above = [unit.id.split("/")[0] if "/" in unit.id else None for unit in units]
+        columns[SPLIT_LABEL] = pa.array(above, pa.string())
     if given.split_by is not None:
-        if SPLIT_LABEL in columns:
-            raise SourceError("has a column `split`: leave out the column, or --split-by", path=path)
         classes = values_of(columns[CLASS_LABEL]) if CLASS_LABEL in columns else [None] * len(units)
         if (column := given.split_group) is not None and column not in columns:
             raise SourceError(f"--split-group: has no label {one_line(column)}", path=path)
@@ -238,6 +243,7 @@ def find_sources(
     exclude: Sequence[str] = (),
     limit: int | None = None,
     label_from_folder: bool = False,
+    split_from_folder: bool = False,
     labels: Sequence[str] | None = None,
     on_bad_row: str = "fail",
     split_by: Mapping[str, Fraction] | None = None,
@@ -258,6 +264,7 @@ def find_sources(
         exclude: Globs likewise. An excluded folder is not entered. A single file ignores both.
         limit: Maximum number of units, the first ones by id.
         label_from_folder: Use the parent folder as the label `label`.
+        split_from_folder: Use the first folder of the id as the label `split`.
         labels: Columns of the table that are labels; None means all without another meaning.
         on_bad_row: What to do with invalid rows.
         split_by: Names and shares of splits, drawn by source or by the column `split_group`.
@@ -281,9 +288,8 @@ def find_sources(
     )
     narrowed = (("--limit", limit), ("--include", include), ("--exclude", exclude))
     search.why_partial = next((f"{name} leaves out some" for name, value in narrowed if value), None)
-    finish = partial(
-        _source_list, search, extension, limit, LabelOptions(label_from_folder, split_by, split_group, split_seed)
-    )
+    options = LabelOptions(label_from_folder, split_from_folder, split_by, split_group, split_seed)
+    finish = partial(_source_list, search, extension, limit, options)
     reads = partial(
         read_table, search, labels=labels, label_from_folder=label_from_folder, skips_bad_rows=on_bad_row == "skip"
     )
@@ -397,8 +403,20 @@ def _source_list(
         labels,
         search.why_partial or (None if units else "no video could be listed"),
         drawing,
-        () if search.table is None else tuple(search.table.notes.values()),
+        _notes(search, given, base),
     )
+
+
+def _notes(search: SourceSearch, given: LabelOptions, base: str) -> tuple[str, ...]:
+    """Return what is told of a table, or of a folder with videos both in folders and beside them."""
+    if search.table is not None:
+        return tuple(search.table.notes.values())
+    beside = [unit.id for unit in search.units if "/" not in unit.id]
+    if not beside or len(beside) == len(search.units):
+        return ()
+    counted = f"{count_of(len(beside), 'video')} in no folder, such as {one_line(beside[0])}"
+    labels = [f"label `{os.path.basename(base)}`"] * given.label_from_folder + ["no split"] * given.split_from_folder
+    return (f"{counted}: {' and '.join(labels)}",) if labels else ()
 
 
 def _ids_of_their_own(search: SourceSearch) -> dict[int, Unit]:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
+from difflib import get_close_matches
 from typing import Any
 
 from vidprep.formats.errors import ReadError, SourceError, VidprepError, count_of
@@ -238,6 +239,17 @@ NAMES_OF_PATH = (
     "source",
     "src",
 )
+NAMES_OF_LABELS = ("label", "split")  # those that training uses
+
+
+def _notes_of_names(labels: Sequence[str]) -> dict[str, str]:
+    """Return a note for each column whose name is nearly one that training uses; `labels`, of several classes, is none."""
+    notes = {}
+    for name in {*labels} - {"labels", "splits"}:
+        near = get_close_matches(name.strip().lower(), NAMES_OF_LABELS, 1, 0.8)
+        if near and near[0] not in labels:
+            notes[name] = f"the column {one_line(name)} is a label of that name; rename it if you meant `{near[0]}`"
+    return notes
 
 
 def read_table(
@@ -259,7 +271,8 @@ def read_table(
     path = str(table) if isinstance(table, str) else IN_MEMORY
     names = list(found.columns)
     if not found.num_rows:
-        raise SourceError("has no rows", path=path)
+        first = ",".join(map(one_line, names))
+        raise SourceError(f"has no rows below its first line, which names the columns ({first})", path=path)
     if "path" not in names:
         columns = ", ".join(map(one_line, names))
         like = next((name for name in names if name.strip().lower().replace(" ", "_") in NAMES_OF_PATH), None)
@@ -280,7 +293,7 @@ def read_table(
         ]
         notes = {"": "cuts are given in seconds and in frames, which agree; those in seconds were taken", **found.notes}
         found = replace(found, notes=notes)
-    search.table = found.chosen(chosen)
+    search.table = replace(found.chosen(chosen), notes={**found.chosen(chosen).notes, **_notes_of_names(chosen)})
     faults = faults_of_columns(search.table)
     rows = zip(*(found.values(name) for name in KEYS), cuts, strict=True)
     remote = RemoteFiles()

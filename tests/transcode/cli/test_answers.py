@@ -259,6 +259,18 @@ def test_show_takes_a_file_name_and_prints_warnings_in_full(ready):
         assert row["warnings"] and all(text in shown for text in row["warnings"])
 
 
+def test_arguments_that_are_swapped_or_of_another_dataset(ready, tmp_path):
+    (tmp_path / "labels.csv").write_text("id,label\nc00,a\n")
+    ran = vidprep("label", tmp_path / "labels.csv", ready[0])
+    assert ran.returncode == 2 and "give DST first, then the table" in ran.stderr
+    make_clips(tmp_path / "others" / "a", 2, 4)
+    ran = vidprep("validate", tmp_path / "others", ready[0])
+    assert ran.returncode == 2 and ran.stderr.count("\n") == 1
+    assert (
+        "none of the 2 sources" in ran.stderr and "a/c00" in ran.stderr and "its videos are such as c00" in ran.stderr
+    )
+
+
 def test_a_refused_pack_leaves_nothing(ready, tmp_path):
     ran = vidprep("pack", ready[0], tmp_path / "dali", "--to", "dali")
     assert ran.returncode == 2 and ran.stderr.endswith(

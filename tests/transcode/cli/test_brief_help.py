@@ -31,7 +31,8 @@ def test_brief_help_is_one_screen_with_examples(command):
     brief, full = shown(command, "-h"), shown(command, "--help")
     lines = brief.splitlines()
     assert len(lines) <= LINES
-    assert all(len(line) <= COLUMNS or "--to [" in line for line in lines)
+    assert all(len(line) <= COLUMNS for line in lines)
+    assert not any(line.endswith("…") for line in lines if "STORE…" not in line), "half sentences"
     assert lines[-1].endswith(f"options: vidprep {command} --help")
     assert len([line for line in lines if line.startswith(f"  vidprep {command} ")]) >= 2
     first = flags(brief)
@@ -58,7 +59,10 @@ def test_every_command_has_both(command):
         (["list"], "Did you mean 'show'"),
         (["stats", "ready"], "Did you mean 'show'"),
         (["convert", "a", "b"], "Did you mean 'pack'"),
-        (["transcode", "a", "b", "--split", "60"], "Did you mean '--segment'"),
+        (
+            ["transcode", "a", "b", "--split", "60"],
+            "'--split-by' (train, val), '--split-from-folder' or '--segment' (seconds)?",
+        ),
     ],
 )
 def test_names_of_other_tools_and_earlier_ones_are_answered(typed, meant):

@@ -17,6 +17,7 @@ import pytest
 
 from tests.cluster import needs_modules, wait_until
 from tests.helpers import command, environment, make_clip, make_clips, table, transcode
+from vidprep.formats import VideoDataset
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -123,6 +124,27 @@ def test_show_tells_all_labels_of_a_video(tmp_path: Path, dst: Path) -> None:
     assert {line for line in lines if line.startswith("label ")} == {
         f"label {name}: {text}" for name, text in labels.items()
     }
+
+
+def test_show_counts_classes_and_splits(tmp_path: Path, dst: Path) -> None:
+    for name in ("train/cat/a", "train/dog/b", "val/cat/c"):
+        make_clip(tmp_path / "raw" / f"{name}.mp4", 4)
+    assert transcode(tmp_path / "raw", dst, "--label-from-folder", "--split-from-folder", "--quiet").code == 0
+    shown = transcode(dst, verb="show")
+    assert "3 videos, 0 failed; 2 classes; train 2, val 1" in shown.err
+    assert [line.split()[-2:] for line in shown.out.splitlines()[1:]] == [
+        ["label=cat", "split=train"],
+        ["label=dog", "split=train"],
+        ["label=cat", "split=val"],
+    ]
+    assert [item["class_id"] for item in VideoDataset(dst, sequence_length=4, split="train")] == [0, 1]
+
+
+def test_an_array_run_that_was_not_merged_is_named_when_it_is_read(tmp_path: Path, dst: Path) -> None:
+    make_clips(tmp_path / "raw", 2, 4)
+    assert transcode(tmp_path / "raw", dst, "--partition", "0/2", "--quiet").code == 0
+    with pytest.warns(UserWarning, match=r"1 part of 2 of an array run: `vidprep merge "):
+        assert len(VideoDataset(dst, sequence_length=4).store.ids) == 1
 
 
 SHELLS = {

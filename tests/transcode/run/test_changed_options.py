@@ -18,7 +18,7 @@ from vidprep.transcode.settings import options_of_command
 # cluster, an array or a LeRobot dataset.
 OTHER = {
     "include": "c00*", "exclude": "c00*", "limit": 1, "label_from_folder": True, "labels": "label", "on_bad_row": "skip",
-    "split_by": "train=0.5,val=0.5", "split_group": "label", "split_seed": 1, "keep_source_suffix": (),
+    "split_by": "train=0.5,val=0.5", "split_group": "label", "split_seed": 1, "split_from_folder": True, "keep_source_suffix": (),
     "fps": 10, "cut_origin": "container", "source_fps": 25, "video_stream": 0, "short_side": 32, "side_of": "c00=32",
     "size": "32x32", "fit": "crop", "multiple_of": 32, "max_area": 50000, "min_area": 40000, "scaler": "area", "upscale": True,
     "codec": "hevc", "encoder": "libx265", "container": "mkv", "gop": 5, "crf": 25, "preset": "slow", "tune": "visual",
@@ -30,7 +30,7 @@ OTHER = {
     "max_pixels": 1000000, "max_frames": 1000, "quality": 80, "subsampling": "444", "sample_fps": 2, "sample_max": 8,
     "sample_min": 2, "sample_rule": "llava",
 }  # fmt: skip
-NO_OPTION_OF_OUTPUTS = ["include", "exclude", "limit", "label_from_folder", "on_bad_row", "split_by", "jobs", "shard_size", "skip_failed", "prune", "timeout", "max_memory", "max_pixels", "max_frames", "cut_origin", "source_fps", "video_stream", "audio", "hdr", "on_damage"]  # fmt: skip
+NO_OPTION_OF_OUTPUTS = ["include", "exclude", "limit", "label_from_folder", "split_from_folder", "on_bad_row", "split_by", "jobs", "shard_size", "skip_failed", "prune", "timeout", "max_memory", "max_pixels", "max_frames", "cut_origin", "source_fps", "video_stream", "audio", "hdr", "on_damage"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

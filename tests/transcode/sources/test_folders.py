@@ -6,13 +6,16 @@ import os
 import socket
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.transcode.sources.trees import ids, names, touch
+from tests.transcode.sources.trees import ids, labels_of, names, touch
+from tests.transcode.sources.written_tables import write_table
 from vidprep.formats.errors import SettingsError, SourceError
+from vidprep.transcode.settings.run import SourceOptions
 from vidprep.transcode.sources import search
 from vidprep.transcode.sources.listing import find_sources
 from vidprep.transcode.sources.unit import Unit
@@ -150,6 +153,24 @@ def test_label_is_the_parent_folder(src: Path, dst: Path) -> None:
         "run/y": {"label": "run"},
         "sport/run/z": {"label": "run"},
     }
+    (note,) = found.notes
+    assert "1 video in no folder, such as x: label `src`" in note
+
+
+def test_split_is_the_first_folder(src: Path, dst: Path) -> None:
+    for name in ("train/run/y.mp4", "val/run/z.mp4"):
+        touch(src / name)
+    found = find_sources(src, dst, label_from_folder=True, split_from_folder=True)
+    assert found.notes == ()
+    assert labels_of(found) == [{"label": "run", "split": "train"}, {"label": "run", "split": "val"}]
+    touch(src / "x.mp4")
+    found = find_sources(src, dst, split_from_folder=True)
+    assert found.labels.of("x") == {"split": None} and "no split" in found.notes[0]
+    table = write_table(src / "t.csv", [{"path": "train/run/y.mp4", "split": "val"}])
+    with pytest.raises(SourceError, match="has a column `split`"):
+        find_sources(table, dst, split_from_folder=True)
+    with pytest.raises(SettingsError, match="exclude each other"):
+        SourceOptions(split_from_folder=True, split_by={"train": Fraction(1)})
 
 
 def test_progress_is_reported_every_ten_thousand_files(src: Path, dst: Path) -> None:

@@ -79,6 +79,23 @@ def test_label_from_folder_and_a_label_column_exclude_each_other(src: Path, dst:
 
 
 @pytest.mark.parametrize(
+    ("column", "told"),
+    [("lable", "`label`"), ("Label", "`label`"), ("Split", "`split`"), ("labels", ""), ("class", "")],
+)
+def test_a_column_that_is_nearly_a_label_is_named(src: Path, dst: Path, column: str, told: str) -> None:
+    touch(src / "x.mp4")
+    found = find_sources(write_table(src / "t.csv", [{"path": "x.mp4", column: "a"}]), dst)
+    assert labels_of(found) == [{column: "a"}]
+    assert [told in note and column in note for note in found.notes] == [True] * bool(told)
+
+
+def test_a_list_without_names_of_columns_is_recognised(src: Path, dst: Path) -> None:
+    (src / "t.csv").write_text("a/x.mp4\n")
+    with pytest.raises(SourceError, match=r"no rows below its first line, which names the columns \(a/x\.mp4\)"):
+        find_sources(src / "t.csv", dst)
+
+
+@pytest.mark.parametrize(
     ("first", "second"),
     [
         ({"start": 1.0001}, {"start": 1.0002}),
