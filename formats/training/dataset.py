@@ -121,7 +121,8 @@ class _Video:
 @suggesting(
     num_workers="it belongs to PrefetchLoader, or to torch's DataLoader",
     batch_size="it belongs to PrefetchLoader, or to torch's DataLoader",
-    train="give split='train', of a dataset made with --split-by",
+    train="give split='train', of a dataset made with --split-by or --split-from-folder",
+    classes="give where=lambda video: video['labels']['label'] in (…)",
     num_frames="give sequence_length, or a sampler as clips",
     frames_per_clip="give sequence_length, or a sampler as clips",
     frame_rate="give a sampler by times as clips, such as clips_at_random_timestamps",
@@ -472,7 +473,7 @@ class VideoDataset:
         for size in self._results:
             made: Any = np.zeros(self.picture.shape(self.clips.num_frames, *size), dtype)
             if self.transform is not None:
-                made = self._transformed(made, "zeros, which tell the shape of items", (0,))
+                made = self._transformed(made, "an array of zeros, by which the shape of items is found", (0,))
             several = (self.clips_per_video,) if self.clips_per_video > 1 else ()
             shapes[size], made_dtype = (*several, *made.shape), np.asarray(made).dtype
         return shapes, made_dtype

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fractions import Fraction
 from multiprocessing import context
 from multiprocessing.sharedctypes import RawValue
@@ -347,12 +348,15 @@ def chosen_videos(
         chosen = np.asarray([id_ in wanted for id_ in store.ids], np.bool_)
         if chosen.sum() < len(wanted):
             missing = sorted(wanted.difference(store.ids))
-            raise SettingsError(f"{len(missing)} ids are not there, such as {missing[0]!r}", path=store.path)
+            near = get_close_matches(missing[0], store.ids, 1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise SettingsError(f"{len(missing)} ids are not there, such as {missing[0]!r}{meant}", path=store.path)
     if split is not None:
         found = labels.columns.get(SPLIT_LABEL)
         if found is None:
             raise SettingsError(
-                "has no label `split`; `vidprep transcode --split-by` or `vidprep label` gives one", path=store.path
+                "has no label `split`; a run with --split-by or --split-from-folder, or `vidprep label`, gives one",
+                path=store.path,
             )
         splits = values_of(found)
         if split not in splits:
@@ -363,7 +367,8 @@ def chosen_videos(
         chosen[np.setdiff1d(np.arange(len(chosen)), list(_held(labels, sizes, where)))] = False
     places = np.flatnonzero(chosen)
     if not len(places) and len(store.ids):
-        raise SettingsError("no video is left by ids, split and where", path=store.path)
+        has = ", ".join([*labels.columns, "num_frames", "height", "width"])
+        raise SettingsError(f"no video is left by ids, split and where; labels and sizes: {has}", path=store.path)
     return places
 
 
@@ -376,7 +381,8 @@ def _held(labels: Labels, sizes: npt.NDArray[np.int64], where: Where) -> set[int
         try:
             found = table.append_column("place", pa.array(range(len(sizes)), pa.int64())).filter(where)["place"]
         except (pa.ArrowException, ValueError, TypeError) as error:
-            raise SettingsError(f"where: {error}") from error
+            like = "pc.field('num_frames') > 20, or for labels pc.field('labels', 'label') == 'cat'"
+            raise SettingsError(f"where: {str(error).splitlines()[0]}; an expression is such as {like}") from error
         return set(found.to_pylist())
     if not callable(where):
         raise SettingsError(

@@ -110,6 +110,8 @@ class _Known(NamedTuple):
 
 
 @suggesting(
+    tensors="give it to VideoDataset",
+    transform="give it to VideoDataset",
     pin_memory="batches are in shared memory, and device='cuda' copies them to the GPU",
     prefetch_factor="cache_bytes bounds what is made ahead",
     persistent_workers="workers live as long as the loader",

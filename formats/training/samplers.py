@@ -700,6 +700,9 @@ def counts(
         SettingsError: A video has no item and the policy is not "drop".
         StoreError: A video cannot be read.
     """
+    named = sampler.times if isinstance(sampler, clips_around) and isinstance(sampler.times, Mapping) else ids
+    if named is not ids and {*named}.isdisjoint(ids):
+        raise SettingsError(f"times names no video of these {len(ids)}, but {min(named, default='none')!r}")
     if sampler.needs_times:
         return np.asarray([_count(sampler, id_, timing_of(video(id_))) for id_ in ids], np.int64)
     lengths, first, place = np.unique(num_frames, return_index=True, return_inverse=True)

@@ -39,7 +39,7 @@ PIPED_WIDTH = 160
 @click.argument("destination", metavar="DST", type=FolderOrUrl(file_okay=False))
 @click.argument("id_", metavar="[ID]", required=False)
 @click.option("--failed", is_flag=True, help="Show only failed videos.")
-@click.option("--warnings", is_flag=True, help="Show only videos with warnings, and each warning.")
+@click.option("--warnings", is_flag=True, help="Show only videos with warnings or notes, and each of them.")
 def show_command(destination: Path | str, id_: str | None = None, failed: bool = False, warnings: bool = False) -> None:
     """Print the manifest of DST: one line per video, or every column of the video ID.
 
@@ -54,7 +54,8 @@ def show_command(destination: Path | str, id_: str | None = None, failed: bool =
         if not manifest_paths(folder):
             if made_by_run(folder):
                 raise SettingsError(f"{destination}: has no manifest yet; its first run is in progress, or was stopped")
-            raise SettingsError(f"{destination}: has no manifest; give the destination of a run")
+            why = "has no manifest" if folder.exists() else "does not exist"
+            raise SettingsError(f"{destination}: {why}; give the destination of a run")
         rows = manifest_rows(folder)
         if id_ is not None:
             _show_one(_find(rows, id_, destination))
@@ -68,8 +69,9 @@ def _show_all(rows: Iterable[ManifestRow], *, failed: bool, warnings: bool) -> N
     splits, classes = Counter[str](), set[str]()
     for row in rows:
         count, num_failed = count + 1, num_failed + (not row.ok)
-        splits.update([str(row.labels["split"])] if row.labels.get("split") is not None else [])
-        classes |= {str(row.labels["label"])} if row.labels.get("label") is not None else set()
+        if row.ok:  # as they are read
+            splits.update([str(row.labels["split"])] if row.labels.get("split") is not None else [])
+            classes |= {str(row.labels["label"])} if row.labels.get("label") is not None else set()
         if (failed and row.ok) or (warnings and not row.warnings):
             continue
         if not is_headed and not failed:

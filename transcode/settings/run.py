@@ -118,7 +118,8 @@ class SourceOptions:
             object.__setattr__(self, name, (globs,) if isinstance(globs, str) else tuple(globs))
         check_options(self)
         if self.split_from_folder and self.split_by is not None:
-            given = {"split_by": ",".join(f"{name}={float(share)}" for name, share in self.split_by.items())}
+            shares = ",".join(f"{name}={float(share)}" for name, share in self.split_by.items())
+            given: dict[str, Any] = {"split_by": shares, "split_from_folder": True}
             raise SettingsError("<split_by> and <split_from_folder> exclude each other; give one", **given)
         if self.split_group is not None and self.split_by is None:
             raise SettingsError("<split_group> needs <split_by>", split_group=self.split_group, split_by="train=0.8,…")

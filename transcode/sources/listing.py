@@ -411,6 +411,9 @@ def _notes(search: SourceSearch, given: LabelOptions, base: str) -> tuple[str, .
     """Return what is told of a table, or of a folder with videos both in folders and beside them."""
     if search.table is not None:
         return tuple(search.table.notes.values())
+    splits = sorted({unit.id.split("/")[0] for unit in search.units if "/" in unit.id})
+    if given.split_from_folder and not any("train" in name.lower() for name in splits):
+        return (f"no split is for training: {', '.join(map(one_line, splits[:5])) or 'there is no folder'}",)
     beside = [unit.id for unit in search.units if "/" not in unit.id]
     if not beside or len(beside) == len(search.units):
         return ()

@@ -13,11 +13,13 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
 from tests.cluster import needs_modules, wait_until
 from tests.helpers import command, environment, make_clip, make_clips, table, transcode
-from vidprep.formats import VideoDataset
+from vidprep.formats import VideoDataset, clips_around
+from vidprep.formats.errors import SettingsError
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -137,6 +139,12 @@ def test_show_counts_classes_and_splits(tmp_path: Path, dst: Path) -> None:
         ["label=dog", "split=train"],
         ["label=cat", "split=val"],
     ]
+    with pytest.raises(SettingsError, match="times names no video of these 2, but 'train/cat/b'"):
+        VideoDataset(dst, split="train", clips=clips_around(times={"train/cat/b": [0.0]}, num_frames_per_clip=2))
+    with pytest.raises(SettingsError, match="did you mean 'train/cat/a'"):
+        VideoDataset(dst, sequence_length=4, ids=["cat/a"])
+    with pytest.raises(SettingsError, match=r"where: .*pc\.field\('labels', 'label'\)"):
+        VideoDataset(dst, sequence_length=4, where=pc.field("label") == "cat")
     assert [item["class_id"] for item in VideoDataset(dst, sequence_length=4, split="train")] == [0, 1]
 
 

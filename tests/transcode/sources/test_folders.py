@@ -166,6 +166,8 @@ def test_split_is_the_first_folder(src: Path, dst: Path) -> None:
     touch(src / "x.mp4")
     found = find_sources(src, dst, split_from_folder=True)
     assert found.labels.of("x") == {"split": None} and "no split" in found.notes[0]
+    (note,) = find_sources(src / "train", dst, split_from_folder=True).notes
+    assert "no split is for training: run" in note
     table = write_table(src / "t.csv", [{"path": "train/run/y.mp4", "split": "val"}])
     with pytest.raises(SourceError, match="has a column `split`"):
         find_sources(table, dst, split_from_folder=True)
