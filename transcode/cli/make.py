@@ -57,6 +57,8 @@ def print_dry_run(
     for job in todo.jobs:
         said = ", ".join(f"{name}={value}" for name, value in labels.of(job.unit.id).items() if value is not None)
         click.echo(printable(f"{job.unit.path} -> {job.file_name}{f'  [{said}]' if said else ''}"))
+    for id_, why in todo.kept.items():
+        click.echo(f"kept: {printable(id_)}: {printable(why)}", err=True)
     for row in todo.rejected:
         click.echo(f"cannot be started: {printable(row.source)}: {printable(row.message or '')}", err=True)
     folders: Counter[tuple[str, str]] = Counter()
@@ -161,6 +163,8 @@ def _lines(
         }
     for row in todo.rejected:
         yield {"what": "cannot be started", "id": row.id, "source": row.source, "message": row.message}
+    for id_, why in todo.kept.items():
+        yield {"what": "kept", "id": id_, "message": why}
     for path, reason in sources.ignored:
         yield {"what": "ignored", "source": path, "reason": reason}
     for before, unit in todo.moved.items():

@@ -183,6 +183,12 @@ def begin_part(
     plan = _plan_in_force(place, part, settings)
     mine = _share(sources, part, plan.parts)
     _check_same_sources(place, plan, mine.units, selection)
+    if sources.units and not any(unit.id in plan.parts for unit in sources.units):
+        raise DestinationError(
+            f"an array run was begun here with the sources of {plan.selection.source}, none of which is in {selection.source}; give all "
+            f"its tasks the same sources, or let them end and `vidprep merge {place.shown}` first",
+            path=place.shown,
+        )
     ids, found = plan.ids_of(part.index), {unit.id for unit in mine.units}
     place.storage.remove(f"{place.own}/{PART_END_NAME}")
     own = hashlib.sha256("\n".join(ids).encode()).hexdigest()

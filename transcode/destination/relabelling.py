@@ -134,7 +134,7 @@ def relabel(
     kept = label_columns(place.root)
     new, skipped, notes = kept, list[str](), tuple[str, ...]()
     if table is not None:
-        found = read_source_table(table)
+        found = read_source_table(table, with_faults=True)
         where = "the table" if is_table(table) else str(table)
         places = cut_columns(found.columns, where)
         others = {"", *KEYS, *places.names}
@@ -198,7 +198,9 @@ def _rows_of_units(
                 units = [str(id_)] if str(id_) in ids else []
             if not units:
                 cut = f", {places.cut(cells)}," if places.names and id_ is None else ""
-                raise ValueError(f"{id_ if id_ is not None else path!r}{cut} is not a video of {root}")
+                without = str(id_).rpartition(".")[0]
+                meant = f"; did you mean {without!r}?" if without in ids else ""
+                raise ValueError(f"{id_ if id_ is not None else path!r}{cut} is not a video of {root}{meant}")
             for unit in units:
                 if (
                     other := next((row for row in rows[unit] if any(_differ(c[row], c[number]) for c in values)), None)

@@ -75,6 +75,7 @@ class Plan:
         elsewhere: Ids of rows whose source exists outside the given folder
         moved: Done videos whose source had another path, by their previous id
         renamed: Previous id of each video whose source had another path, done or not
+        kept: Done videos whose source cannot be opened now, by id, with the reason
     """
 
     jobs: tuple[WholeJob, ...]
@@ -91,6 +92,7 @@ class Plan:
     elsewhere: tuple[str, ...] = ()
     moved: dict[str, Unit] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def shares(self) -> dict[str, int]:
@@ -119,7 +121,8 @@ def plan(
 
     A unit is done if its id, cut, source size and time, and settings equal those of its row, and its output exists with
     the recorded size; or if that holds for a row whose source no longer exists, and the content of both sources is the
-    same. A task of an array renames nothing: it makes such a unit again.
+    same. A task of an array renames nothing: it makes such a unit again. Outputs whose source cannot be opened
+    now, because a disk is not mounted for example, are kept.
 
     Args:
         sources: The sources.
@@ -142,12 +145,8 @@ def plan(
             f"was made by `pack` from {packed.source}, not from sources; take another folder, or --overwrite with all sources",
             path=destination.shown,
         )
-    asked = sources.problem_units or (None,) * len(sources.problems)
-    rejected = tuple(
-        _rejected(problem, unit, settings)
-        for problem, unit in zip(sources.problems, asked[: len(sources.problems)], strict=True)
-    )
-    listed = {unit.id for unit in sources.units} | {row.id for row in rejected}
+    rejected, kept = _without_source(sources, settings, {} if overwrite and takes_all else known, destination)
+    listed = {unit.id for unit in sources.units} | {row.id for row in rejected} | kept.keys()
     is_part = destination.part is not None
     unlisted = {id_: known[id_] for id_ in sorted(known.keys() - listed)}
     elsewhere = () if overwrite or not takes_all else _elsewhere(unlisted, folder)
@@ -160,7 +159,10 @@ def plan(
     jobs: list[WholeJob] = []
     others: list[tuple[Unit, str | None]] = []
     foreign: list[str] = []
-    done = skipped = other_versions = bytes_before = bytes_after = 0
+    skipped = other_versions = 0
+    done = len(kept)
+    bytes_before = sum(known[id_].source_size_bytes or 0 for id_ in kept)
+    bytes_after = sum(known[id_].size_bytes or 0 for id_ in kept)
     for unit in sources.units:
         row = known.get(unit.id)
         file_name = f"{unit.id}.{extension}"
@@ -219,6 +221,7 @@ def plan(
         elsewhere,
         moved,
         renamed,
+        kept,
     )
 
 
@@ -329,6 +332,23 @@ def _same_source(row: KnownUnit, unit: Unit, digests: Collection[str]) -> bool:
 
 def _is_done(row: KnownUnit, unit: Unit, digests: Collection[str], file_name: str, destination: Destination) -> bool:
     return row.ok and _same_source(row, unit, digests) and destination.outputs.holds(row, file_name)
+
+
+def _without_source(
+    sources: SourceList, settings: RunSettings, known: Mapping[str, KnownUnit], destination: Destination
+) -> tuple[tuple[ManifestRow, ...], dict[str, str]]:
+    """Return the rows of sources that cannot be opened, and the reasons for those that have an output of before, by id."""
+    rejected: list[ManifestRow] = []
+    kept: dict[str, str] = {}
+    asked = sources.problem_units or (None,) * len(sources.problems)
+    for problem, unit in zip(sources.problems, asked[: len(sources.problems)], strict=True):
+        row = _rejected(problem, unit, settings)
+        before = known.get(row.id)
+        if before is not None and before.ok and destination.outputs.holds(before, before.file_name):
+            kept[row.id] = row.message or ""
+        else:
+            rejected.append(row)
+    return tuple(rejected), kept
 
 
 def unit_of_problem(problem: tuple[str, str], asked: Unit | None) -> Unit:

@@ -500,6 +500,11 @@ def _say_what_was_found(session: Session, recovered: int, todo: Plan) -> None:
         message(
             f"{count_of(len(left), 'video')} whose source or cut is gone, such as {one_line(left[0])} ({pruning} {them})"
         )
+    if todo.kept:
+        first, fault = min(todo.kept.items())
+        message(
+            f"{count_of(len(todo.kept), 'output')} kept whose source cannot be opened now, such as {one_line(first)}: {fault}"
+        )
     if todo.elsewhere:
         message(
             f"{count_of(len(todo.elsewhere), 'video')} kept whose source is outside of {request.source}, such as "

@@ -267,16 +267,18 @@ def read_table(
     Raises:
         SourceError: The table is invalid.
     """
-    found = read_source_table(table)
+    found = read_source_table(table, with_faults=True)
     path = str(table) if isinstance(table, str) else IN_MEMORY
     names = list(found.columns)
     if not found.num_rows:
-        first = ",".join(map(one_line, names))
-        raise SourceError(f"has no rows below its first line, which names the columns ({first})", path=path)
+        first = f" below its first line, which names the columns ({','.join(map(one_line, names))})" if names else ""
+        raise SourceError(f"has no rows{first}", path=path)
     if "path" not in names:
         columns = ", ".join(map(one_line, names))
         like = next((name for name in names if name.strip().lower().replace(" ", "_") in NAMES_OF_PATH), None)
         meant = f"; rename `{one_line(like)}` to `path`" if like is not None else ""
+        if not meant and any("." in name or "/" in name for name in names):
+            meant = "; its first line must name the columns, such as path,label"
         raise SourceError(f"has no column `path`; columns: {columns}{meant}", path=path)
     if "" in names:  # pandas writes its row numbers like this
         names.remove("")
@@ -359,7 +361,14 @@ def fault_lines(faults: Mapping[int, str], path: str, *, skips_bad_rows: bool) -
         return lines
     more = [f"and {len(lines) - FAULTS_SHOWN} more"] if len(lines) > FAULTS_SHOWN else []
     raise SourceError(
-        "\n  ".join([*lines[:FAULTS_SHOWN], *more, "fix the table, or give --on-bad-row skip"]), path=path
+        "\n  ".join(
+            [
+                *lines[:FAULTS_SHOWN],
+                *more,
+                "fix the table (row 1 is below the names of columns), or give --on-bad-row skip",
+            ]
+        ),
+        path=path,
     )
 
 

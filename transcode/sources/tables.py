@@ -14,7 +14,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -81,16 +81,18 @@ class SourceTable:
         columns: Values of each column by name: Python values, or Arrow's if the table has types
         num_rows: Number of rows
         notes: For a text column in which most cells are numbers, the first cell that is not a number; "" for the table
+        faults: Why rows (from 0) could not be read; their cells are None
     """
 
     columns: Mapping[str, Sequence[Any] | pa.ChunkedArray]
     num_rows: int
     notes: Mapping[str, str] = field(default_factory=dict)
+    faults: Mapping[int, str] = field(default_factory=dict)
 
     def chosen(self, names: Sequence[str]) -> SourceTable:
         """Return the table with these columns only."""
         notes = {name: note for name, note in self.notes.items() if not name or name in names}
-        return SourceTable({name: self.columns[name] for name in names}, self.num_rows, notes)
+        return replace(self, columns={name: self.columns[name] for name in names}, notes=notes)
 
     def values(self, name: str) -> Sequence[Any]:
         """Return Python values; None for each row if the column does not exist."""
@@ -122,8 +124,8 @@ class SourceTable:
 
 
 def faults_of_columns(table: SourceTable) -> dict[int, str]:
-    """Return why labels of rows (from 0) cannot be stored, for columns without types."""
-    faults: dict[int, str] = {}
+    """Return why rows (from 0) could not be read, or their labels cannot be stored, for columns without types."""
+    faults = dict(table.faults)
     for name, column in table.columns.items():
         if isinstance(column, list):
             faults |= dict(_faults_of_labels(name, column))
@@ -186,11 +188,11 @@ def _csv_table(table: str) -> SourceTable:
         _check_size(0, len(names))
         rows: list[TableRow] = list(islice(reader, MAX_ROWS + 1))
         _check_size(len(rows), 0)
-    for number, row in enumerate(rows, 1):
+    faults = {}
+    for number, row in enumerate(rows):
         if None in row or None in row.values():
-            raise ValueError(
-                f"row {number} does not have the {len(names)} cells of the header; quote cells that hold {mark!r}"
-            )
+            faults[number] = f"it does not have the {len(names)} cells of the header; quote cells that hold {mark!r}"
+            rows[number] = dict.fromkeys(names)
     notes = {}
     for name in names:
         cells = {number: str(row[name]) for number, row in enumerate(rows, 1) if row[name]}
@@ -199,7 +201,7 @@ def _csv_table(table: str) -> SourceTable:
             notes[name] = f"column {one_line(name)} is kept as text, since row {odd} has {cells[odd]!r} among numbers"
         for row in rows:
             row[name] = convert(str(row[name])) if row[name] else None
-    return SourceTable({name: [row[name] for row in rows] for name in names}, len(rows), notes)
+    return SourceTable({name: [row[name] for row in rows] for name in names}, len(rows), notes, faults)
 
 
 def _odd_cell(cells: Mapping[int, str]) -> int | None:
@@ -284,8 +286,8 @@ def is_table(source: object) -> TypeGuard[ArrowStream]:
     return hasattr(source, "__arrow_c_stream__")
 
 
-def read_source_table(table: object) -> SourceTable:
-    """Read a table, in memory or from a file. Raises SourceError."""
+def read_source_table(table: object, *, with_faults: bool = False) -> SourceTable:
+    """Read a table, in memory or from a file. Raises SourceError, also for a row that cannot be read, unless `with_faults`."""
     path = str(table) if isinstance(table, str | os.PathLike) else "the table"
     try:
         if is_table(table):
@@ -295,7 +297,10 @@ def read_source_table(table: object) -> SourceTable:
         suffix = os.path.splitext(path)[1].lower()
         if suffix not in READERS:
             raise SourceError(f"is not a table; give one of {', '.join(READERS)}", path=path)
-        return _with_paths_of_rows(READERS[suffix](path), os.path.dirname(os.path.abspath(path)))
+        found = _with_paths_of_rows(READERS[suffix](path), os.path.dirname(os.path.abspath(path)))
+        for number, fault in () if with_faults else found.faults.items():
+            raise SourceError(f"row {number + 1}: {fault}", path=path)
+        return found
     except (OSError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, csv.Error) as error:
         # RuntimeError: what pyarrow or recursion refuses
         if isinstance(error, SourceError):
@@ -315,7 +320,7 @@ def _with_paths_of_rows(table: SourceTable, folder: str) -> SourceTable:
         else cell
         for cell in table.values(ROWS)
     ]
-    return SourceTable({**table.columns, ROWS: cells}, table.num_rows, table.notes)
+    return replace(table, columns={**table.columns, ROWS: cells})
 
 
 def _distinct(names: list[str]) -> list[str]:

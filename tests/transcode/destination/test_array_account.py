@@ -92,6 +92,15 @@ def test_sources_added_between_tasks_change_no_share_and_are_named(late, size, p
     assert manifest(made).keys() == before | late_ids
 
 
+def test_a_task_with_other_sources_is_refused(tmp_path):
+    for name in ("ours/a", "ours/b", "others/c"):
+        make_clip(tmp_path / f"{name}.mp4", 4)
+    assert transcode(tmp_path / "ours", tmp_path / "dst", "--partition", "0/2").code == 0
+    ran = transcode(tmp_path / "others", tmp_path / "dst", "--partition", "1/2")
+    assert ran.code == 2 and "none of which is in" in ran.err and "ours" in ran.err
+    assert transcode(tmp_path / "ours", tmp_path / "dst", "--partition", "1/2").code == 0
+
+
 def test_a_plain_run_does_the_rest_of_an_array_run(pool, sources, tmp_path):
     made = tmp_path / "made"
     assert array(sources, made, 0) == [0]

@@ -33,6 +33,37 @@ def run(kind: str, src: Path, dst: Path, *more: object, **how: object) -> Ran:
     return transcode(src, dst, *options, "--json", *more, verb=verb, **how)
 
 
+@pytest.mark.parametrize("kind", ["h264", "shards", "burst", "array"])
+def test_outputs_stay_while_their_sources_cannot_be_opened(kind: str, tmp_path: Path) -> None:
+    """A table whose disk was not mounted: every finished output was deleted, and a row said that it failed."""
+    dst, parts = tmp_path / "dst", ("--partition", "0/1") if kind == "array" else ()
+    make_clips(tmp_path / "raw", 3, 5)
+    listed = table(tmp_path / "t.csv", [{"path": f"raw/c0{number}.mp4", "id": str(number)} for number in range(3)])
+    kind = "h264" if parts else kind
+
+    def again(*more: object) -> Ran:
+        ran = run(kind, listed, dst, *parts, *more)
+        if parts:
+            assert transcode(dst, verb="merge").code == 0
+        return ran
+
+    assert again().code == 0
+    before = contents(dst)
+    (tmp_path / "raw").rename(tmp_path / "unmounted")
+    for more in ((), ("--skip-failed",), () if parts else ("--prune",), () if parts else ("--overwrite", "--limit", 2)):
+        ran = again(*more)
+        assert (ran.code, ran.summary["failed"], contents(dst)) == (0, 0, before), more
+        assert "kept whose source cannot be opened now, such as 0: t.csv row 1: no such file or folder" in ran.err
+    assert parts or '"what": "kept", "id": "2"' in run(kind, listed, dst, "--dry-run").out
+    (tmp_path / "unmounted").rename(tmp_path / "raw")
+    (tmp_path / "raw" / "c01.mp4").unlink()
+    ran = again()
+    assert (ran.code, contents(dst)) == (0, before) and "1 output kept" in ran.err
+    if not parts:
+        ran = run(kind, listed, dst, "--overwrite")
+        assert ran.code == 1 and len(open_store(dst).ids) == 2, "from scratch"
+
+
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
     for number, name in enumerate(("nature/bear", "nature/fox", "people/ann")):

@@ -25,8 +25,8 @@ from vidprep.transcode.sources.listing import find_sources
         ("t.csv", b"file,label\nx.mp4,1\n", "has no column `path`; columns: file, label; rename `file` to `path`"),
         ("t.csv", b"file;label\nx.mp4;1\n", "has no column `path`; columns: file;label"),
         ("t.csv", b"path,path\nx.mp4,x.mp4\n", "two columns with the same name"),
-        ("t.csv", b"path,start,end\nx.mp4,1\n", "row 1 does not have the 3 cells"),
-        ("t.csv", b"path,label\nx.mp4,a\nx.mp4,a,b\n", "row 2 does not have the 2 cells"),
+        ("t.csv", b"path,start,end\nx.mp4,1\n", "row 1: it does not have the 3 cells"),
+        ("t.csv", b"path,label\nx.mp4,a\nx.mp4,a,b\n", "row 2: it does not have the 2 cells"),
         ("t.csv", b'path,label\nx.mp4,"a\n', "cannot be read"),
         ("t.csv", b"path,label\nx.mp4,caf\xe9\n", "not text in UTF-8"),
         ("t.jsonl", b"", "has no rows"),
@@ -89,7 +89,20 @@ def test_a_column_that_is_nearly_a_label_is_named(src: Path, dst: Path, column: 
     assert [told in note and column in note for note in found.notes] == [True] * bool(told)
 
 
+def test_a_row_without_all_cells_is_skipped_alone(src: Path, dst: Path) -> None:
+    touch(src / "x.mp4")
+    (src / "t.csv").write_text("path,label,n\na.mp4,x\nx.mp4,y,1\nx.mp4,a,b,c\n")
+    with pytest.raises(SourceError, match=r"row 1: it does not have the 3 cells[^;]*; quote(.|\n)*row 3: "):
+        find_sources(src / "t.csv", dst)
+    found = find_sources(src / "t.csv", dst, on_bad_row="skip")
+    assert ids(found) == ["x"] and labels_of(found) == [{"label": "y", "n": 1}]
+    assert sum(why.startswith("skipped row") for _, why in found.ignored) == 2
+
+
 def test_a_list_without_names_of_columns_is_recognised(src: Path, dst: Path) -> None:
+    (src / "t.csv").write_text("a/x.mp4\na/y.mp4\n")
+    with pytest.raises(SourceError, match="its first line must name the columns"):
+        find_sources(src / "t.csv", dst)
     (src / "t.csv").write_text("a/x.mp4\n")
     with pytest.raises(SourceError, match=r"no rows below its first line, which names the columns \(a/x\.mp4\)"):
         find_sources(src / "t.csv", dst)
