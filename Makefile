@@ -80,6 +80,7 @@ lint: $(READY) $(TREE)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python tests/first_words.py
+	$(BIN)/python tests/rooms.py
 	cd $(TREE) && ../$(BIN)/lint-imports --no-logo ../pyproject.toml
 
 types: $(READY) $(TREE)

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vidprep.formats.errors import StoreError, count_of
-from vidprep.formats.storage import is_lfs_pointer, open_regular, read_json, read_parquet, with_plain_types
+from vidprep.formats.storage.untrusted import is_lfs_pointer, open_regular, read_json, read_parquet, with_plain_types
 
 INFO_NAME, TASKS_NAME, STATS_NAME = "meta/info.json", "meta/tasks.parquet", "meta/stats.json"
 MOMENTS = ("min", "max", "mean", "std")

@@ -15,7 +15,7 @@ from tests.bench import history
 from vidprep.formats.manifest.remarks import codes_described
 from vidprep.formats.manifest.row import ManifestRow, described
 from vidprep.formats.option import Declared, options_of
-from vidprep.transcode.cli.command import Command
+from vidprep.transcode.cli._command import Command
 from vidprep.transcode.cli.main import main
 from vidprep.transcode.settings.run import SAMPLE, SCORING, SOURCES, options_of_command
 

@@ -116,6 +116,20 @@ def test_sentences_are_short(document: Path) -> None:
     assert max(found) <= 40 and sum(found) / len(found) <= 25, (max(found), sum(found) / len(found))
 
 
+def test_the_map_of_the_code_has_every_room_and_names_files_that_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    rows = dict(re.findall(r"(?m)^\| `(\w+/(?:\w+/)?)` \| (.*) \|$", text))
+    rooms = [
+        path for top in ("formats", "transcode") for path in (ROOT / top).iterdir() if (path / "__init__.py").exists()
+    ]
+    assert {f"{path.relative_to(ROOT)}/" for path in rooms} <= rows.keys()
+    for room, row in rows.items():
+        for name in re.findall(r"`([\w/]+\.py)`", row):
+            assert (ROOT / room / name).exists(), (room, name)
+    shared = {path.name for path in (ROOT / "formats").glob("*.py")} - {"__init__.py"}
+    assert shared <= {*re.findall(r"`(\w+\.py)`", rows["formats/"])}
+
+
 @pytest.mark.parametrize("name", ["preparing", "choosing-settings", "times-and-cuts", "changing", "checks"])
 def test_pages_about_preparing_are_short(name: str) -> None:
     text = re.sub(r"(?s)```.*?```", "", (ROOT / "docs" / f"{name}.md").read_text())

@@ -1,22 +1,24 @@
-from .audit import AuditReport as AuditReport
-from .check import Finding as Finding, Indexed as Indexed, ValidationReport as ValidationReport
-from .choose import Tuned as Tuned
+from .audit.audit import AuditReport as AuditReport
+from .check.indexing import Indexed as Indexed
+from .check.storage_trial import Finding as Finding
+from .check.validate import ValidationReport as ValidationReport
+from .choose.tune import Tuned as Tuned
 from .cli.bench import bench as bench
 from .cli.check import doctor as doctor, index as index, report as report, validate as validate
 from .cli.choose import sweep as sweep, tune as tune
 from .cli.make import burst as burst, transcode as transcode
 from .cli.manage import Packed as Packed, compact as compact, label as label, merge as merge, pack as pack
-from .destination import Compacted as Compacted, Merged as Merged, Relabelled as Relabelled
-from .pages import ReportFiles as ReportFiles
-from .run import Summary as Summary
-from .settings import (
-    EncoderOptions as EncoderOptions,
-    FrameOutput as FrameOutput,
+from .destination.array_merge import Merged as Merged
+from .destination.outputs import Compacted as Compacted
+from .destination.relabelling import Relabelled as Relabelled
+from .pages.report import ReportFiles as ReportFiles
+from .run.run import Summary as Summary
+from .settings.options import (
     Limits as Limits,
     QualityGate as QualityGate,
     Retime as Retime,
-    RunSettings as RunSettings,
     Scale as Scale,
     Target as Target,
-    VideoOutput as VideoOutput,
 )
+from .settings.output import EncoderOptions as EncoderOptions, FrameOutput as FrameOutput, VideoOutput as VideoOutput
+from .settings.run import RunSettings as RunSettings

@@ -24,7 +24,9 @@ from pathlib import Path
 
 from vidprep.formats.errors import DestinationError, StorageError, TakenOverError
 from vidprep.formats.manifest.row import ManifestRow, checked, row_of_line
-from vidprep.formats.storage import ObjectStorage, check_regular, open_regular, open_unlinked
+from vidprep.formats.storage.local import open_unlinked
+from vidprep.formats.storage.remote import ObjectStorage
+from vidprep.formats.storage.untrusted import check_regular, open_regular
 
 SEND_SECONDS, SEGMENT_BYTES = 5.0, 1 << 20
 

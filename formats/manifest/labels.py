@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from vidprep.formats.errors import ManifestError, SourceError, count_of
 from vidprep.formats.manifest.row import shown
-from vidprep.formats.storage import arrow_file, as_parquet, seal_footer
+from vidprep.formats.storage.untrusted import arrow_file, as_parquet, seal_footer
 
 LABELS = "labels"
 CLASS_LABEL, SPLIT_LABEL = "label", "split"

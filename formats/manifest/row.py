@@ -17,7 +17,7 @@ from vidprep.formats.errors import ManifestError
 from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import Cut, SourceState, StoredPackets, VideoFacts
 from vidprep.formats.moments import LEAST_KNOWN, Tolerance, exact_seconds
-from vidprep.formats.storage import parse_json
+from vidprep.formats.storage.untrusted import parse_json
 
 ValueCheck = Callable[[Any], bool]
 PYTHON_TYPES = {"string": "str", "bool": "bool", "double": "float", "int16": "int", "int32": "int", "int64": "int"}

@@ -36,7 +36,9 @@ from vidprep.formats.manifest.row import (
     unescaped_label,
     unwritable,
 )
-from vidprep.formats.storage import arrow_file, as_parquet, is_url, read_json, replacing, seal_footer
+from vidprep.formats.storage.base import is_url
+from vidprep.formats.storage.local import replacing
+from vidprep.formats.storage.untrusted import arrow_file, as_parquet, read_json, seal_footer
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,6 +1,6 @@
 """Reads ranges of objects by obstore: many at once, each until it succeeds or its time is over.
 
-Only the range server (`range_server.py`) and the workers of a PrefetchLoader, which never fork, make requests themselves. What
+Only the range server (`_range_server.py`) and the workers of a PrefetchLoader, which never fork, make requests themselves. What
 was announced is held until it has been read; pieces that later items need stay in the cache.
 """
 
@@ -22,10 +22,10 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from vidprep.formats.errors import STOPPED_CODE, SettingsError, StorageError, in_bytes
+from vidprep.formats.storage._credentials import with_credentials
+from vidprep.formats.storage._piece_files import PieceFiles
 from vidprep.formats.storage.base import without_password
 from vidprep.formats.storage.belady import NEVER, BeladyCache
-from vidprep.formats.storage.credentials import with_credentials
-from vidprep.formats.storage.piece_files import PieceFiles
 from vidprep.formats.storage.ranges import (
     Piece,
     RangeCounts,

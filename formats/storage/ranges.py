@@ -2,7 +2,7 @@
 
 The library that makes the requests (obstore) does not survive a fork: a forked child waits for ever once its parent has
 made a request. So one process makes the requests for a program and all its children, forked or not: the range server
-(`range_server.py`). The program starts it at the first request, and ends it. Each thread of each process has a connection to its
+(`_range_server.py`). The program starts it at the first request, and ends it. Each thread of each process has a connection to its
 Unix socket, and a process that finds no server there starts its own.
 """
 
@@ -333,7 +333,7 @@ def _started() -> str:
     ours, theirs = socket.socketpair()
     folders = [each for each in sys.path if isinstance(each, str)]
     program = (
-        f"import sys; sys.path[:] = {folders!a}; from vidprep.formats.storage import serve_ranges; "
+        f"import sys; sys.path[:] = {folders!a}; from vidprep.formats.storage._range_server import serve_ranges; "
         f"serve_ranges({folder!r}, {theirs.fileno()})"
     )
     with theirs:

@@ -33,21 +33,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest import (
-    CLASS_LABEL,
-    Labels,
-    ManifestRow,
-    class_names,
-    classes_of,
-    json_value,
-    labels_of_dicts,
-    manifest_paths,
-    read_table,
-    with_columns,
-)
+from vidprep.formats.manifest.labels import CLASS_LABEL, Labels, classes_of, labels_of_dicts
+from vidprep.formats.manifest.row import ManifestRow, json_value
+from vidprep.formats.manifest.table import class_names, manifest_paths, read_table, with_columns
 from vidprep.formats.model import SourceMap as SourceMap, VideoFacts as VideoFacts
 from vidprep.formats.moments import Pace, Tolerance, exact_seconds
-from vidprep.formats.storage import Run, Wanted
+from vidprep.formats.storage.ranges import Run, Wanted
 from vidprep.formats.stores.data_files import DataFiles, Handles, LocalFiles
 from vidprep.formats.stores.ids import Ids
 

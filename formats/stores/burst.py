@@ -2,7 +2,7 @@
 
     DST/data-RRRRR-NNNNN.bin   JPEG files, nothing else: `dd` with an offset and a size from the index extracts a picture.
                                RRRRR is the number of the run, NNNNN that of the shard
-    DST/index.parquet          position and CRC-32 of each frame: formats/stores/index.py
+    DST/index.parquet          position and CRC-32 of each frame: formats/stores/_index.py
     DST/burst.json             format name and version, settings, versions, totals
 
 Every frame is checked when it is read (3 µs for 20 kB), unless `checksum=False`.
@@ -13,11 +13,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from vidprep.formats.stores._index import FrameLocations
+from vidprep.formats.stores._indexed import IndexedLayout, IndexedStore, decode_rows, scaled_size
 from vidprep.formats.stores.base import Frames
-from vidprep.formats.stores.data_files import DataFiles, read_pieces
-from vidprep.formats.stores.index import FrameLocations
-from vidprep.formats.stores.indexed import IndexedLayout, IndexedStore, decode_rows, scaled_size
-from vidprep.formats.stores.registry import ReadOptions
+from vidprep.formats.stores.data_files import DataFiles, ReadOptions, read_pieces
 
 LAYOUT = IndexedLayout("burst", ".bin")
 

@@ -11,16 +11,33 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.storage import Piece, Run, Wanted, open_descriptor, weak_method
+from vidprep.formats.storage.ranges import Piece, Run, Wanted
+from vidprep.formats.storage.untrusted import open_descriptor, weak_method
 
 KEPT_HANDLES = 16
 PAGE_BYTES, ENDLESS = 4096, 1 << 62
 Handle = TypeVar("Handle")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Options of `open_store`; see there."""
+
+    checksum: bool = True
+    short_side: int | None = None
+    fast: bool = False
+    hardware: str | None = None
+
+    def refuse(self, path: Path | str, option: str, takers: str) -> None:
+        """Raise StoreError if an option was given that only other stores support."""
+        if getattr(self, option):
+            raise StoreError(f"{option} is for {takers}", path=path)
 
 
 class DataFiles(Protocol):

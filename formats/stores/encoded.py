@@ -29,9 +29,11 @@ from av.error import FFmpegError as AvError
 from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest import MANIFEST_NAME, Labels, label_columns, manifest_paths
+from vidprep.formats.manifest.labels import Labels
+from vidprep.formats.manifest.table import MANIFEST_NAME, label_columns, manifest_paths
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation, rescale
-from vidprep.formats.storage import Piece, Run
+from vidprep.formats.storage.ranges import Piece, Run
+from vidprep.formats.stores._manifest_videos import ManifestVideos
 from vidprep.formats.stores.base import (
     Frames,
     FrameStore,
@@ -42,26 +44,16 @@ from vidprep.formats.stores.base import (
     VideoFacts,
     digest_of,
 )
-from vidprep.formats.stores.data_files import DataFiles, Handles
+from vidprep.formats.stores.data_files import DataFiles, Handles, ReadOptions
 from vidprep.formats.stores.gops import FRAMES_UNASKED, GOPS_NAME, GopsFile, VideoEntry, size_of
 from vidprep.formats.stores.ids import Ids
-from vidprep.formats.stores.manifest_videos import ManifestVideos
-from vidprep.formats.stores.registry import ReadOptions
-from vidprep.formats.video import (
-    GopDecoders,
-    NumberedFrames,
-    PacketIndex,
-    PacketSpan,
-    Sound,
-    ToRgb,
-    deep_resized,
-    deep_rgb,
-    plane_lines,
-    reason_of,
-    resized_picture,
-    spans_of,
-    write_rgb,
-)
+from vidprep.formats.video.gop_frames import GopDecoders
+from vidprep.formats.video.numbered import NumberedFrames
+from vidprep.formats.video.packets import PacketIndex, PacketSpan, spans_of
+from vidprep.formats.video.pyav import plane_lines, reason_of
+from vidprep.formats.video.rgb import ToRgb, resized_picture, write_rgb
+from vidprep.formats.video.rgb16 import deep_resized, deep_rgb
+from vidprep.formats.video.sound import Sound
 
 KIND = "encoded"
 BATCH_FRAMES = 16  # decoded before their colours are converted: taking turns frame by frame takes 3 % longer

@@ -38,14 +38,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest import OUTSIDE, ManifestRow, is_text, read_table, with_columns
+from vidprep.formats.manifest.row import OUTSIDE, ManifestRow, is_text
+from vidprep.formats.manifest.table import read_table, with_columns
 from vidprep.formats.model import VideoFacts
 from vidprep.formats.profiles import CODECS
-from vidprep.formats.storage import PICTURE_SIDE_MAX, arrow_file, check_regular, replacing, seal_footer
-from vidprep.formats.stores.groups import KEPT_BYTES, SortedGroups
+from vidprep.formats.storage.local import replacing
+from vidprep.formats.storage.untrusted import PICTURE_SIDE_MAX, arrow_file, check_regular, seal_footer
+from vidprep.formats.stores._groups import KEPT_BYTES, SortedGroups
 from vidprep.formats.stores.ids import Ids
 from vidprep.formats.stores.shards import TAR_BLOCK
-from vidprep.formats.video import DecoderConfig, PacketIndex
+from vidprep.formats.video.gop_frames import DecoderConfig
+from vidprep.formats.video.packets import PacketIndex
 
 GOPS_NAME = "gops.parquet"
 GROUP_ROWS, GROUP_BYTES = 128, 512 << 10

@@ -27,8 +27,13 @@ import pyarrow as pa
 import simplejpeg
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest import Labels, ManifestRow, is_text, label_columns, manifest_paths, read_rows, shown
-from vidprep.formats.storage import Piece, Run, cached_method, exact_ratio, read_json, replacing
+from vidprep.formats.manifest.labels import Labels
+from vidprep.formats.manifest.row import ManifestRow, is_text, shown
+from vidprep.formats.manifest.table import label_columns, manifest_paths, read_rows
+from vidprep.formats.storage.local import replacing
+from vidprep.formats.storage.ranges import Piece, Run
+from vidprep.formats.storage.untrusted import cached_method, exact_ratio, read_json
+from vidprep.formats.stores._indexed import decode_rows, scaled_size
 from vidprep.formats.stores.base import (
     Frames,
     FrameStore,
@@ -39,9 +44,7 @@ from vidprep.formats.stores.base import (
     described,
     labels_in,
 )
-from vidprep.formats.stores.data_files import DataFiles, adjacent_runs, end_of, read_checked
-from vidprep.formats.stores.indexed import decode_rows, scaled_size
-from vidprep.formats.stores.registry import ReadOptions
+from vidprep.formats.stores.data_files import DataFiles, ReadOptions, adjacent_runs, end_of, read_checked
 from vidprep.formats.stores.shards import StoreLayout
 
 OWN_FACTS = ("id", "frame_rate", "num_frames", "width", "height")

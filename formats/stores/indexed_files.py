@@ -13,11 +13,10 @@ from fractions import Fraction
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.stores.base import Frames, Samples
-from vidprep.formats.stores.data_files import DataFiles, Handles
+from vidprep.formats.stores.data_files import DataFiles, Handles, ReadOptions
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.gops import size_of
 from vidprep.formats.stores.raw_files import VideoFiles
-from vidprep.formats.stores.registry import ReadOptions
 
 
 def open_here(files: DataFiles, options: ReadOptions) -> IndexedFiles:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest import Labels, classes_of, joined
+from vidprep.formats.manifest.labels import Labels, classes_of, joined
 from vidprep.formats.stores.base import ComingClip, Frames, FrameStore, Samples, SourceMap, StorageOrder, VideoFacts
 from vidprep.formats.stores.ids import Ids
 

@@ -28,22 +28,18 @@ from av.video.stream import VideoStream
 from vidprep.formats.errors import ReadError, SettingsError, StoreError
 from vidprep.formats.model import NO_CROPPING, Cropping, Orientation
 from vidprep.formats.pictures import PictureSeries, list_pictures
-from vidprep.formats.storage import rate_of
+from vidprep.formats.storage.untrusted import rate_of
 from vidprep.formats.stores.base import Frames, FrameStore, Samples, SourceMap, VideoFacts
 from vidprep.formats.stores.data_files import Handles
 from vidprep.formats.stores.encoded import RgbRows, VideoReader, fill_from, samples_from
-from vidprep.formats.video import (
-    HeldBackFrames,
-    Sound,
-    Source,
-    StampCounts,
-    decode_picture,
-    demuxed,
-    on_time_line,
-    rounded_crop,
-    survey_of,
-    turn_of,
-)
+from vidprep.formats.video.midway import HeldBackFrames
+from vidprep.formats.video.picture_facts import rounded_crop, turn_of
+from vidprep.formats.video.pyav import demuxed
+from vidprep.formats.video.seek import survey_of
+from vidprep.formats.video.series import decode_picture
+from vidprep.formats.video.sound import Sound
+from vidprep.formats.video.source import Source
+from vidprep.formats.video.timestamps import StampCounts, on_time_line
 
 MAX_PIXELS = 36_000_000
 

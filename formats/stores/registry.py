@@ -17,29 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from vidprep.formats.errors import SettingsError, StoreError, VidprepError
-from vidprep.formats.manifest import MANIFEST_NAME, manifest_paths, manifest_rows, read_rows
-from vidprep.formats.storage import RangePlace, is_url, open_unlinked
-from vidprep.formats.stores.data_files import LocalFiles
+from vidprep.formats.manifest.table import MANIFEST_NAME, manifest_paths, manifest_rows, read_rows
+from vidprep.formats.storage.base import is_url
+from vidprep.formats.storage.local import open_unlinked
+from vidprep.formats.storage.ranges import RangePlace
+from vidprep.formats.stores.data_files import LocalFiles, ReadOptions
 
 if TYPE_CHECKING:
     from vidprep.formats.stores.base import FrameStore
     from vidprep.formats.stores.data_files import DataFiles
     from vidprep.formats.stores.shards import StoreLayout
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """Options of `open_store`; see there."""
-
-    checksum: bool = True
-    short_side: int | None = None
-    fast: bool = False
-    hardware: str | None = None
-
-    def refuse(self, path: Path | str, option: str, takers: str) -> None:
-        """Raise StoreError if an option was given that only other stores support."""
-        if getattr(self, option):
-            raise StoreError(f"{option} is for {takers}", path=path)
 
 
 ENCODED, VIDEO_SHARDS = "encoded", "shards"  # videos in files of their own, or in tar shards; one reader for both

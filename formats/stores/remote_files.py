@@ -1,4 +1,4 @@
-"""Files of a store behind a URL. They are read by ranges; manifest and index are copied to the machine once (`fetched.py`)."""
+"""Files of a store behind a URL. They are read by ranges; manifest and index are copied to the machine once (`_fetched.py`)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vidprep.formats.errors import StorageError, StoreError
-from vidprep.formats.storage import (
-    MemoryConnection,
+from vidprep.formats.storage.memory_ranges import MemoryConnection
+from vidprep.formats.storage.range_access import connection_to
+from vidprep.formats.storage.range_reader import RangeReader
+from vidprep.formats.storage.ranges import (
     Piece,
     RangeConnection,
     RangeCounts,
     RangePlace,
-    RangeReader,
     Run,
     Wanted,
-    connection_to,
-    is_for_child,
     server_address,
     use_server,
 )
+from vidprep.formats.storage.shared import is_for_child
+from vidprep.formats.stores._fetched import FetchedFolder, InUse, copied_in, default_cache_dir as default_cache_dir
 from vidprep.formats.stores.data_files import Handles
-from vidprep.formats.stores.fetched import FetchedFolder, InUse, copied_in, default_cache_dir as default_cache_dir
 
 BUFFER_BYTES = 1 << 18
 COPIES, DATA = "copies", "data"  # what a connection reads

@@ -18,8 +18,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vidprep.formats.manifest import ManifestRow, Recorded
-from vidprep.formats.storage import open_unlinked
+from vidprep.formats.manifest.row import ManifestRow, Recorded
+from vidprep.formats.storage.local import open_unlinked
 
 COPY_BYTES = 1 << 20
 TAR_BLOCK = 512

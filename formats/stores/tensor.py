@@ -2,7 +2,7 @@
 
     DST/data-RRRRR-NNNNN.raw   frames as (H, W, 3) uint8 RGB in C order, back to back: a video is one (N, H, W, 3) array.
                                RRRRR is the number of the run, NNNNN that of the shard
-    DST/index.parquet          position and CRC-32 of each frame: formats/stores/index.py
+    DST/index.parquet          position and CRC-32 of each frame: formats/stores/_index.py
     DST/tensor.json            format name and version, settings, versions, totals
 
 Every frame is checked when it is read, unless `checksum=False`.
@@ -16,12 +16,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.storage import Run
+from vidprep.formats.storage.ranges import Run
+from vidprep.formats.stores._indexed import IndexedLayout, IndexedStore
 from vidprep.formats.stores.base import Frames
-from vidprep.formats.stores.data_files import DataFiles
-from vidprep.formats.stores.indexed import IndexedLayout, IndexedStore
-from vidprep.formats.stores.registry import ReadOptions
-from vidprep.formats.video import resized_picture
+from vidprep.formats.stores.data_files import DataFiles, ReadOptions
+from vidprep.formats.video.rgb import resized_picture
 
 LAYOUT = IndexedLayout("tensor", ".raw")
 

@@ -28,26 +28,20 @@ import pyarrow as pa
 import simplejpeg
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest import (
-    Labels,
-    ManifestRow,
-    check_of,
-    is_text,
-    label_columns,
-    manifest_paths,
-    manifest_rows,
-)
-from vidprep.formats.storage import (
+from vidprep.formats.manifest.labels import Labels
+from vidprep.formats.manifest.row import ManifestRow, check_of, is_text
+from vidprep.formats.manifest.table import label_columns, manifest_paths, manifest_rows
+from vidprep.formats.storage.ranges import Piece, Run
+from vidprep.formats.storage.untrusted import (
     INT64_MAX,
     MAX_JSON_BYTES,
     PICTURE_SIDE_MAX,
-    Piece,
-    Run,
     exact_ratio,
     open_regular,
     parse_json,
     whole_between,
 )
+from vidprep.formats.stores._indexed import decode_rows, scaled_size
 from vidprep.formats.stores.base import (
     Frames,
     FrameStore,
@@ -59,10 +53,8 @@ from vidprep.formats.stores.base import (
     facts_of,
     labels_in,
 )
-from vidprep.formats.stores.data_files import DataFiles, Handles, adjacent_runs, end_of, read_checked
+from vidprep.formats.stores.data_files import DataFiles, Handles, ReadOptions, adjacent_runs, end_of, read_checked
 from vidprep.formats.stores.encoded import VideoReader, fill_from
-from vidprep.formats.stores.indexed import decode_rows, scaled_size
-from vidprep.formats.stores.registry import ReadOptions
 from vidprep.formats.stores.shards import TAR_BLOCK, StoreLayout, copy
 
 VIDEO_SUFFIXES = ("mp4", "webm", "mkv")

@@ -1,5 +1,1 @@
 """Sequences of frames for a training loop, decoded ahead."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -30,10 +30,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from vidprep.formats.errors import SettingsError, StoreError, TransformError, count_of
-from vidprep.formats.manifest import LABELS, manifest_paths, value_of
+from vidprep.formats.manifest.labels import LABELS, value_of
+from vidprep.formats.manifest.table import manifest_paths
 from vidprep.formats.option import suggesting, whole
-from vidprep.formats.storage import SharedTable, cached_method, is_url
-from vidprep.formats.stores import ComingClip, FrameStore, Ids, JoinedStores, StoredVideo, VideoFiles, open_store
+from vidprep.formats.storage.base import is_url
+from vidprep.formats.storage.shared import SharedTable
+from vidprep.formats.storage.untrusted import cached_method
+from vidprep.formats.stores.base import ComingClip, FrameStore, StoredVideo
+from vidprep.formats.stores.ids import Ids
+from vidprep.formats.stores.joined import JoinedStores
+from vidprep.formats.stores.raw_files import VideoFiles
+from vidprep.formats.stores.registry import open_store
+from vidprep.formats.training._transform import ColourModel, DType, Layout, MeanStd, Range, Size, Transform
+from vidprep.formats.training._with_torch import as_tensors, import_torch, register_torch_collate, seeded
 from vidprep.formats.training.items import (
     Audio,
     Item,
@@ -61,8 +70,6 @@ from vidprep.formats.training.samplers import (
     counts,
     timing_of,
 )
-from vidprep.formats.training.transform import ColourModel, DType, Layout, MeanStd, Range, Size, Transform
-from vidprep.formats.training.with_torch import as_tensors, import_torch, register_torch_collate, seeded
 
 KEPT_VIDEOS, CLIPS_OF_BLOCK = 128, 16
 UNUSED = np.random.default_rng(0)  # making one takes as long as fetching a frame that is kept

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.option import suggesting, whole
-from vidprep.formats.training.order import epoch_order, share
+from vidprep.formats.training._order import epoch_order, share
 
 if TYPE_CHECKING:
     Base = object

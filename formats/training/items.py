@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vidprep.formats.errors import SettingsError, StoreError
-from vidprep.formats.manifest import CLASS_LABEL, LABELS, SPLIT_LABEL, Labels, values_of
+from vidprep.formats.manifest.labels import CLASS_LABEL, LABELS, SPLIT_LABEL, Labels, values_of
 from vidprep.formats.option import whole
-from vidprep.formats.stores import MAX_RATE, FrameStore, StoredVideo
+from vidprep.formats.stores.base import MAX_RATE, FrameStore, StoredVideo
+from vidprep.formats.training._transform import column
 from vidprep.formats.training.samplers import ClipSampler
-from vidprep.formats.training.transform import column
 
 LOOKED_AT, LEAST_RATE = 1000, 100
 

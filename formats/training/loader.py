@@ -7,7 +7,7 @@
 
 The order of an epoch is known before it begins, so workers know what comes next. Each part of a video belongs to one
 worker, so requests for the same frames reach the same cache, and frames decoded once serve all of them while they fit
-(formats/training/worker.py). Workers write sequences into their place in a batch, in shared memory; nothing is copied
+(formats/training/_worker.py). Workers write sequences into their place in a batch, in shared memory; nothing is copied
 on the way to the training loop.
 """
 
@@ -32,14 +32,14 @@ import numpy.typing as npt
 
 from vidprep.formats.errors import CrashedError, SettingsError
 from vidprep.formats.option import suggesting, whole
+from vidprep.formats.training._events import LoaderEvents
+from vidprep.formats.training._joined_datasets import JoinedDatasets
+from vidprep.formats.training._order import OwnOrder, SamplerOrder, classes_per_batch
+from vidprep.formats.training._with_torch import as_tensors, found_device, register_torch_collate
+from vidprep.formats.training._worker import Ahead, ItemResult, Load, Orders, Request, Reset
+from vidprep.formats.training._worker_pool import WorkerExit, WorkerPool, free_shared_memory
 from vidprep.formats.training.dataset import VideoDataset, divided_twice
-from vidprep.formats.training.events import LoaderEvents
 from vidprep.formats.training.items import BatchFields, Item, padded, stacked
-from vidprep.formats.training.joined_datasets import JoinedDatasets
-from vidprep.formats.training.order import OwnOrder, SamplerOrder, classes_per_batch
-from vidprep.formats.training.with_torch import as_tensors, found_device, register_torch_collate
-from vidprep.formats.training.worker import Ahead, ItemResult, Load, Orders, Request, Reset
-from vidprep.formats.training.worker_pool import WorkerExit, WorkerPool, free_shared_memory
 
 GIBIBYTE = 1 << 30
 BLOCK_FRAMES = 128

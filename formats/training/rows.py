@@ -16,8 +16,9 @@ import pyarrow.csv
 
 from vidprep.formats.errors import SettingsError, count_of
 from vidprep.formats.lerobot import INFO_NAME, LeRobotDataset
-from vidprep.formats.storage import ArrowStream, SharedTable, open_regular, read_parquet, with_plain_types
-from vidprep.formats.stores import Ids
+from vidprep.formats.storage.shared import SharedTable
+from vidprep.formats.storage.untrusted import ArrowStream, open_regular, read_parquet, with_plain_types
+from vidprep.formats.stores.ids import Ids
 from vidprep.formats.training.items import ItemLabels
 
 ID, FRAME, TIME = "id", "frame", "time"

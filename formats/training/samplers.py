@@ -28,7 +28,7 @@ import numpy.typing as npt
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.moments import LEAST_KNOWN, Tolerance
 from vidprep.formats.option import suggesting, whole
-from vidprep.formats.stores import StoredVideo
+from vidprep.formats.stores.base import StoredVideo
 
 Policy = Literal["repeat_last", "wrap", "error", "drop"]
 POLICIES = get_args(Policy)

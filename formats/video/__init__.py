@@ -1,5 +1,1 @@
 """One video file: demuxed, decoded, put on a time line, encoded, muxed."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

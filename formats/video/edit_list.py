@@ -13,7 +13,7 @@ from typing import Any
 
 from av.packet import Packet
 
-from vidprep.formats.video.damage.mp4_tables import (
+from vidprep.formats.video.damage._mp4_tables import (
     MAX_SAMPLES,
     NOT_UNDERSTOOD,
     NOTHING,

@@ -37,7 +37,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import NotIndexedError
-from vidprep.formats.video.shown_frames import PacketInfo, shown_counter
+from vidprep.formats.video._shown_frames import PacketInfo, shown_counter
 
 VERSION, HEADER = 1, struct.Struct("<5BIIQ")
 UNSIGNED, SIGNED = {1: "B", 2: "H", 4: "I"}, {1: "b", 2: "h", 4: "i"}  # array's types by width

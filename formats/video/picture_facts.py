@@ -19,7 +19,7 @@ from av.bitstream import BitStreamFilterContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from vidprep.formats.manifest import Remark
+from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import NO_CROPPING, ContentLight, Cropping, HdrMetadata, MasteringDisplay, Orientation, Point
 from vidprep.formats.profiles import CODECS
 from vidprep.formats.video.midway import properties_of

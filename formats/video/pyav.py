@@ -25,7 +25,7 @@ from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.plane import VideoPlane
 
-from vidprep.formats.storage import check_regular
+from vidprep.formats.storage.untrusted import check_regular
 
 if TYPE_CHECKING:
     import numpy as np

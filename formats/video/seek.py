@@ -13,7 +13,7 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import ReadError
 from vidprep.formats.moments import Window
-from vidprep.formats.video.shown_frames import shown_by
+from vidprep.formats.video._shown_frames import shown_by
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.timestamps import REORDER_FRAMES
 

@@ -17,7 +17,8 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import DiskFullError, ReadError, StorageError, count_of
 from vidprep.formats.pictures import PictureSeries
-from vidprep.formats.storage import is_disk_full, open_regular
+from vidprep.formats.storage.local import is_disk_full
+from vidprep.formats.storage.untrusted import open_regular
 from vidprep.formats.video.pyav import open_output, reason_of, video_decoder
 
 DECODERS = {"jpg": "mjpeg", "png": "png", "bmp": "bmp", "tif": "tiff", "webp": "webp"}

@@ -35,15 +35,15 @@ from av.video.stream import VideoStream
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedError
 from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
 from vidprep.formats.moments import Pace
-from vidprep.formats.video.damage.log import DamageLog
-from vidprep.formats.video.damage.mp4_tables import has_alpha_track, has_dolby_colours, num_edits
-from vidprep.formats.video.damage.watch import INDEXED, DamageWatch
+from vidprep.formats.video._not_video import text_in_place, undecodable_tag, why_refused
+from vidprep.formats.video._shown_frames import PacketInfo, shown_by, shown_counter
+from vidprep.formats.video.damage._log import DamageLog
+from vidprep.formats.video.damage._mp4_tables import has_alpha_track, has_dolby_colours, num_edits
+from vidprep.formats.video.damage._watch import INDEXED, DamageWatch
 from vidprep.formats.video.edit_list import EditedTimes, demuxer_options, why_not_followed
 from vidprep.formats.video.midway import HeldBackFrames, MidwayChanges
-from vidprep.formats.video.not_video import text_in_place, undecodable_tag, why_refused
 from vidprep.formats.video.picture_facts import cropping_of
 from vidprep.formats.video.pyav import demuxed, fraction, open_input, reason_of, time_base_of, video_decoder
-from vidprep.formats.video.shown_frames import PacketInfo, shown_by, shown_counter
 from vidprep.formats.video.timestamps import PacketsAhead
 
 # SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
@@ -68,7 +68,7 @@ THEORA_HEADER = (
 )
 # Demuxers of raw streams, which store no times; some codecs tell a rate.
 RAW_STREAMS = {"h264", "hevc", "vvc", "mjpeg", "jpeg_pipe", "m4v", "mpegvideo", "obu", "vc1", "cavsvideo"}
-# vidprep counts their packets itself (damage/transport.py): libavformat marks those before the seam of joined recordings as corrupt.
+# vidprep counts their packets itself (damage/_transport.py): libavformat marks those before the seam of joined recordings as corrupt.
 COUNTED_ITSELF = {"mpegts"}
 # Containers that store a PTS for each packet.
 OWN_TIMES = {"mov", "matroska", "mpegts", "flv", "nut"}

@@ -46,7 +46,7 @@ from vidprep.transcode.choose.sweep_tables import bd_rate
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg
 from vidprep.transcode.media.metrics import FrameScorer, psnr_db
 from vidprep.transcode.media.verify import check_decoder
-from vidprep.transcode.settings import QualityGate
+from vidprep.transcode.settings.options import QualityGate
 from vidprep.transcode.workers.local import default_jobs
 
 REPOSITORY = Path(__file__).resolve().parents[2]

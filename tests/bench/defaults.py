@@ -30,7 +30,7 @@ from vidprep.formats.profiles import CODECS
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.choose.sweep_tables import bd_rate
 from vidprep.transcode.media.metrics import FrameScorer, psnr_db
-from vidprep.transcode.settings import QualityGate
+from vidprep.transcode.settings.options import QualityGate
 
 FRAMES, LINES, FIRST, CLIPS = 32, 224, 10, 13
 CRFS = {

@@ -28,7 +28,7 @@ from history import keep
 from vidprep.formats import open_store
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.stores.gops import FACTS, GOPS_NAME, KNOWN, facts_in, known_in, write_gops
-from vidprep.formats.video import PacketIndex
+from vidprep.formats.video.packets import PacketIndex
 
 REAL, FRAMES, SEQUENCES, GOP, DISTINCT = 1000, 8, 300, 5, 20_000
 

@@ -207,7 +207,7 @@ def model(root: Path) -> None:
     with cluster("dask") as options:
         before = _scheduler_seconds(options[-1])
         # Each a task of its own, as a video of 2 s is.
-        program = "from vidprep.transcode.cli.main import main; from vidprep.transcode.workers import cluster; cluster.MAX_JOBS = 1; main()"
+        program = "from vidprep.transcode.cli.main import main; from vidprep.transcode.workers import _cluster as cluster; cluster.MAX_JOBS = 1; main()"
         command = [sys.executable, "-c", program, "transcode", str(src), str(root / "on-dask"), *OPTIONS, *options]
         subprocess.run(command, check=True, env=ENVIRONMENT)
         scheduler = (_scheduler_seconds(options[-1]) - before) / count

@@ -30,7 +30,8 @@ from torchcodec.transforms import Resize
 from vidprep.formats import PrefetchLoader, VideoDataset, open_store
 from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.encoded import RgbRows, VideoStore
-from vidprep.formats.video import GopDecoders, spans_of
+from vidprep.formats.video.gop_frames import GopDecoders
+from vidprep.formats.video.packets import spans_of
 
 FRAMES, SIDE, SEQUENCES, CACHE = 8, 112, 120, 64 << 20
 NORMALIZED = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

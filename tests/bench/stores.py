@@ -30,7 +30,7 @@ from bench import CORES, ENVIRONMENT, QUIET, ROUNDS, Cost, by_size, clips, put, 
 from history import keep
 
 from vidprep.formats import open_store
-from vidprep.formats.stores.index import FrameIndex
+from vidprep.formats.stores._index import FrameIndex
 from vidprep.transcode.media.ffmpeg_program import find_ffmpeg
 
 SEQUENCE = 8

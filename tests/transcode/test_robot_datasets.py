@@ -33,8 +33,8 @@ from tests.robots import (
     write_video,
 )
 from vidprep.formats import open_store
-from vidprep.transcode.audit import joined_statistics, statistics_of
-from vidprep.transcode.export.robot_rows import rows_at
+from vidprep.transcode.audit.statistics import joined_statistics, statistics_of
+from vidprep.transcode.export._robot_rows import rows_at
 
 LEROBOT = Path(os.environ.get("VIDPREP_LEROBOT", Path(__file__).parents[2] / ".venv-lerobot" / "bin" / "python"))
 LEROBOT_READS = """

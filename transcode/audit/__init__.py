@@ -1,5 +1,1 @@
 """Audit of datasets that vidprep did not make."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -17,23 +17,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vidprep.formats.errors import CrashedError, StoreError, WorkerError, count_of
-from vidprep.formats.storage import replacing
+from vidprep.formats.storage.local import replacing
+from vidprep.transcode.audit._decoders import hardware_notes, tried_loaders
+from vidprep.transcode.audit._recognise import recognised
+from vidprep.transcode.audit._robot_cameras import Cameras
+from vidprep.transcode.audit._rules import findings_of
+from vidprep.transcode.audit._video import VideoFacts, read_video
 from vidprep.transcode.audit.dataset import ERROR, WARNING, Clip, Dataset, Finding, VideoFile
-from vidprep.transcode.audit.decoders import hardware_notes, tried_loaders
-from vidprep.transcode.audit.recognise import recognised
 from vidprep.transcode.audit.robot import one_line_each
-from vidprep.transcode.audit.robot_cameras import Cameras
-from vidprep.transcode.audit.rules import findings_of
-from vidprep.transcode.audit.video import VideoFacts, read_video
-from vidprep.transcode.sources import choose
-from vidprep.transcode.workers import (
-    FRAMES_PER_SECOND,
-    MIN_SECONDS,
-    SECONDS_PER_SECOND,
-    Child,
-    LocalPool,
-    stopped_by_signals,
-)
+from vidprep.transcode.sources.unit import choose
+from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child
+from vidprep.transcode.workers.local import LocalPool
+from vidprep.transcode.workers.pool import stopped_by_signals
 
 FINDINGS_NAME = "findings.parquet"
 FORMS_SHOWN = 10

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from vidprep.formats.errors import StoreError, count_of
 from vidprep.formats.lerobot import INFO_NAME, Episode, LeRobotDataset, video_info_of
+from vidprep.transcode.audit._robot_values import faults_of_statistics, motion_of_rows, wrong_values
 from vidprep.transcode.audit.dataset import ERROR, WARNING, Clip, Dataset, Finding, VideoFile
-from vidprep.transcode.audit.robot_values import faults_of_statistics, motion_of_rows, wrong_values
 from vidprep.transcode.audit.statistics import Statistics, statistics_of_rows
 
 TOLERANCE_SECONDS = 1e-4  # of LeRobot's reader: LeRobotDataset(tolerance_s=1e-4)

@@ -21,10 +21,11 @@ from pathlib import Path
 from vidprep.formats.errors import VerifyError, VidprepError
 from vidprep.formats.processes import DiedError, Process
 from vidprep.formats.profiles import CODECS, CONTAINERS, ENCODERS
-from vidprep.formats.video import EncoderOptions
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.check.storage_trial import Finding
-from vidprep.transcode.media import ffmpeg_version, find_ffmpeg, has_encoder
-from vidprep.transcode.settings import FrameOutput, RunSettings, VideoOutput
+from vidprep.transcode.media.ffmpeg_program import ffmpeg_version, find_ffmpeg, has_encoder
+from vidprep.transcode.settings.output import FrameOutput, VideoOutput
+from vidprep.transcode.settings.run import RunSettings
 
 PYAV_MAJORS = ("18", "19")
 # Distribution, and the module that fails where it is broken.
@@ -93,7 +94,7 @@ def examine_destination(destination: Path | str) -> Iterator[Finding]:
     """Yield the result of each test of a destination's file system or object store. A folder is tried by two processes of
     this machine.
     """
-    from vidprep.formats.storage import file_system_of
+    from vidprep.formats.storage.local import file_system_of
     from vidprep.transcode.check.storage_trial import try_store
 
     with ExitStack() as stack:
@@ -207,12 +208,12 @@ def _tried(
 
 def _make_and_verify(sources: Path, destination: Path, settings: RunSettings, ffmpeg: str) -> float:
     """Encode the clip, read it back and return its PSNR-Y in dB. Raises VerifyError for a wrong result."""
-    from vidprep.formats.stores import open_store
-    from vidprep.formats.video import open_video
+    from vidprep.formats.stores.registry import open_store
+    from vidprep.formats.video.source import open_video
     from vidprep.transcode.check.validate import ValidateOptions, check_destination
-    from vidprep.transcode.run import run_trial
-    from vidprep.transcode.sources import find_sources
-    from vidprep.transcode.workers import workers_of
+    from vidprep.transcode.run.target import run_trial
+    from vidprep.transcode.sources.listing import find_sources
+    from vidprep.transcode.workers.local import workers_of
 
     found = find_sources(sources, destination, extension=settings.output.extension)
     with workers_of("local", None, 1, lambda _text: None) as workers:
@@ -247,7 +248,8 @@ def _write_clip(path: Path) -> None:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-    from vidprep.formats.video import file_url, open_output
+    from vidprep.formats.video.pyav import open_output
+    from vidprep.formats.video.source import file_url
 
     rate, samples = 25, 1024
     with open_output(file_url(path), format="mp4", options={}) as container:

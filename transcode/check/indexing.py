@@ -28,36 +28,28 @@ from vidprep.formats.errors import (
     WorkerError,
     printable,
 )
-from vidprep.formats.manifest import ManifestRow, is_text, manifest_paths
+from vidprep.formats.manifest.row import ManifestRow, is_text
+from vidprep.formats.manifest.table import manifest_paths
 from vidprep.formats.model import NO_CROPPING, Orientation, StoredPackets
 from vidprep.formats.profiles import CODECS
-from vidprep.formats.storage import check_writable
-from vidprep.formats.stores import (
-    GOPS_NAME,
-    FilePart,
-    VideoFiles,
-    facts_in,
-    facts_of_rows,
-    kind_of_folder,
-    known_in,
-    known_of,
-    write_gops,
-)
-from vidprep.formats.video import (
-    READ_OPTIONS,
-    DecoderConfig,
-    GopDecoders,
-    PacketIndex,
-    PacketIndexer,
-    as_a_store_decodes,
-    demuxed,
-    open_input,
-    reason_of,
-)
-from vidprep.transcode.destination import made_by_run, open_finished, partitions_in
-from vidprep.transcode.media import frame_checksum
-from vidprep.transcode.sources import STATE_DIR, storable
-from vidprep.transcode.workers import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child, LocalPool
+from vidprep.formats.storage.local import check_writable
+from vidprep.formats.stores.data_files import FilePart
+from vidprep.formats.stores.gops import GOPS_NAME, facts_in, facts_of_rows, known_in, known_of, write_gops
+from vidprep.formats.stores.raw_files import VideoFiles
+from vidprep.formats.stores.registry import kind_of_folder
+from vidprep.formats.video.gop_frames import DecoderConfig, GopDecoders
+from vidprep.formats.video.numbered import as_a_store_decodes
+from vidprep.formats.video.packets import PacketIndex, PacketIndexer
+from vidprep.formats.video.pyav import demuxed, open_input, reason_of
+from vidprep.formats.video.source import READ_OPTIONS
+from vidprep.transcode.destination.opening import open_finished
+from vidprep.transcode.destination.partition import partitions_in
+from vidprep.transcode.destination.run_file import made_by_run
+from vidprep.transcode.media.verify import frame_checksum
+from vidprep.transcode.sources.outputs import STATE_DIR
+from vidprep.transcode.sources.tables import storable
+from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child
+from vidprep.transcode.workers.local import LocalPool
 
 SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm")
 BYTES_PER_FRAME = 500  # fewer are rare: bounds the time for a video whose frames are not counted yet

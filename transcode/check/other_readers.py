@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import MissingError, ReadError
-from vidprep.formats.video import open_video
+from vidprep.formats.video.source import open_video
 
 RgbArray = npt.NDArray[np.uint8]
 # Newer wheels look for CUDA's libraries, and all of them for FFmpeg's.

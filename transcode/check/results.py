@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from vidprep.formats.manifest import read_table, rows_of
-from vidprep.formats.storage import arrow_file, as_parquet, replacing
-from vidprep.transcode.check.unit import UnitResult
+from vidprep.formats.manifest.table import read_table, rows_of
+from vidprep.formats.storage.local import replacing
+from vidprep.formats.storage.untrusted import arrow_file, as_parquet
+from vidprep.transcode.check._unit import UnitResult
 
 VALIDATION_NAME = "validation.parquet"
 SEEKS = [

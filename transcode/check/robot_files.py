@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vidprep.formats.storage import read_json, sha256_of
-from vidprep.transcode.sources import STATE_DIR
+from vidprep.formats.storage.local import sha256_of
+from vidprep.formats.storage.untrusted import read_json
+from vidprep.transcode.sources.outputs import STATE_DIR
 
 STATE_NAME = "lerobot.json"  # in the folder of the run's state
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from vidprep.formats.storage import NO_LINKS, LocalStorage, ObjectStorage
+from vidprep.formats.storage.local import NO_LINKS, LocalStorage
+from vidprep.formats.storage.remote import ObjectStorage
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,11 +30,13 @@ from vidprep.formats.errors import (
     WorkerError,
     count_of,
 )
-from vidprep.formats.manifest import ManifestRow, manifest_paths, manifest_rows, read_table, with_columns
-from vidprep.formats.storage import open_unlinked, parse_json, read_regular, refuse_links, replacing
-from vidprep.formats.stores import ENCODED, layout_of, num_not_indexed
-from vidprep.transcode.check.other_readers import installed
-from vidprep.transcode.check.reading import (
+from vidprep.formats.manifest.row import ManifestRow
+from vidprep.formats.manifest.table import manifest_paths, manifest_rows, read_table, with_columns
+from vidprep.formats.storage.local import open_unlinked, refuse_links, replacing
+from vidprep.formats.storage.untrusted import parse_json, read_regular
+from vidprep.formats.stores.gops import num_not_indexed
+from vidprep.formats.stores.registry import ENCODED, layout_of
+from vidprep.transcode.check._reading import (
     PLACES,
     differing_ids,
     faults_of_gop_index,
@@ -43,21 +45,25 @@ from vidprep.transcode.check.reading import (
     files_without_row,
     opened_ids,
 )
+from vidprep.transcode.check._unit import ENGINES_DIFFER, Check, Seeks, UnitResult, check_unit
+from vidprep.transcode.check.other_readers import installed
 from vidprep.transcode.check.results import table_of, write_results
 from vidprep.transcode.check.robot_files import faults_of_robot_files, written_files
-from vidprep.transcode.check.unit import ENGINES_DIFFER, Check, Seeks, UnitResult, check_unit
-from vidprep.transcode.destination import array_status, is_in_use, is_unfinished, partitions_in, settings_of
-from vidprep.transcode.media import find_ffmpeg
-from vidprep.transcode.settings import ALWAYS_SCORED, CLOCK_RULE, USUAL_VMAF_MODEL, RunSettings, VideoOutput
-from vidprep.transcode.sources import STATE_DIR, Unit, as_file, choose, choose_ids
-from vidprep.transcode.workers import (
-    FRAMES_PER_SECOND,
-    MIN_SECONDS,
-    SECONDS_PER_SECOND,
-    Child,
-    LocalPool,
-    stopped_by_signals,
-)
+from vidprep.transcode.destination.array_merge import array_status
+from vidprep.transcode.destination.opening import is_in_use, is_unfinished
+from vidprep.transcode.destination.partition import partitions_in
+from vidprep.transcode.destination.run_file import settings_of
+from vidprep.transcode.media.ffmpeg_program import find_ffmpeg
+from vidprep.transcode.settings.options import USUAL_VMAF_MODEL
+from vidprep.transcode.settings.output import VideoOutput
+from vidprep.transcode.settings.parse import ALWAYS_SCORED
+from vidprep.transcode.settings.run import CLOCK_RULE, RunSettings
+from vidprep.transcode.sources.outputs import STATE_DIR
+from vidprep.transcode.sources.scratch import as_file
+from vidprep.transcode.sources.unit import Unit, choose, choose_ids
+from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child
+from vidprep.transcode.workers.local import LocalPool
+from vidprep.transcode.workers.pool import stopped_by_signals
 
 SEEN = [*PLACES, "status", "size_bytes"]
 UNFINISHED = "a run is still in progress here, or was stopped; let it finish, then validate"

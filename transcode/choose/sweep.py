@@ -23,20 +23,24 @@ import pyarrow.parquet as pq
 
 from vidprep.formats import open_store
 from vidprep.formats.errors import DestinationError, MissingError, SettingsError, StoreError, for_json, printable
-from vidprep.formats.manifest import ManifestRow, manifest_rows
+from vidprep.formats.manifest.row import ManifestRow
+from vidprep.formats.manifest.table import manifest_rows
 from vidprep.formats.model import SourceState
 from vidprep.formats.option import Option
 from vidprep.formats.profiles import CODECS, OTHER_NAMES
-from vidprep.formats.storage import replacing
-from vidprep.formats.stores import StoredVideo
-from vidprep.formats.video import EncoderOptions
-from vidprep.transcode.check import LOADERS
+from vidprep.formats.storage.local import replacing
+from vidprep.formats.stores.base import StoredVideo
+from vidprep.formats.video.options import EncoderOptions
+from vidprep.transcode.check.other_readers import LOADERS
 from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT, curves_of, on_limited_scale
-from vidprep.transcode.run import excerpt, run_trial
-from vidprep.transcode.settings import FrameOutput, QualityGate, Retime, RunSettings, Scale, VideoOutput
-from vidprep.transcode.sources import Unit, choose
-from vidprep.transcode.unit import Job, JobResult, unscored
-from vidprep.transcode.workers import Pool
+from vidprep.transcode.run.target import excerpt, run_trial
+from vidprep.transcode.settings.options import QualityGate, Retime, Scale
+from vidprep.transcode.settings.output import FrameOutput, VideoOutput
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.unit import Unit, choose
+from vidprep.transcode.unit.job import Job, JobResult
+from vidprep.transcode.unit.target_search import unscored
+from vidprep.transcode.workers.pool import Pool
 
 READS = 40
 

@@ -14,15 +14,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vidprep.formats.errors import CrashedError, DeadlineError, SettingsError, VidprepError
-from vidprep.formats.manifest import ManifestRow
-from vidprep.formats.video import EncoderOptions, Source
+from vidprep.formats.manifest.row import ManifestRow
+from vidprep.formats.video.options import EncoderOptions
+from vidprep.formats.video.source import Source
 from vidprep.transcode.choose.sweep import LOSSLESS, SweepOptions, made_units, prepare, read_times
 from vidprep.transcode.choose.sweep_tables import MAX_DB
-from vidprep.transcode.run import MISSES_ALLOWED, PROBE_SECONDS, excerpt, run_trial, shared_value
-from vidprep.transcode.settings import FrameOutput, Limits, RunSettings, Target, VideoOutput
-from vidprep.transcode.sources import Unit, choose
-from vidprep.transcode.unit import Job, JobResult, reached_by, unscored
-from vidprep.transcode.workers import Child, Pool
+from vidprep.transcode.run.target import MISSES_ALLOWED, PROBE_SECONDS, excerpt, run_trial, shared_value
+from vidprep.transcode.settings.options import Limits, Target
+from vidprep.transcode.settings.output import FrameOutput, VideoOutput
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.unit import Unit, choose
+from vidprep.transcode.unit.job import Job, JobResult
+from vidprep.transcode.unit.target_search import reached_by, unscored
+from vidprep.transcode.workers.child import Child
+from vidprep.transcode.workers.pool import Pool
 
 MAX_GOP = 250
 TIMEOUT_SECONDS = 120.0

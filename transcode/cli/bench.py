@@ -13,12 +13,12 @@ import click
 
 from vidprep.formats.errors import DestinationError, MissingError, SettingsError, in_bytes, printable
 from vidprep.formats.option import Option
-from vidprep.formats.storage import check_writable
-from vidprep.transcode.choose import PATTERNS
+from vidprep.formats.storage.local import check_writable
+from vidprep.transcode.choose.bench.places import PATTERNS
+from vidprep.transcode.cli._command import BriefCommand, FolderOrUrl, LocalPath, command_of
 from vidprep.transcode.cli.check import missing_for_pages
 from vidprep.transcode.cli.choose import BATCH_SIZE, ignore
-from vidprep.transcode.cli.command import BriefCommand, FolderOrUrl, LocalPath, command_of
-from vidprep.transcode.settings import typed
+from vidprep.transcode.settings.parse import typed
 
 # Title, width, and priority: in a narrow terminal, columns with the highest number are dropped first.
 COLUMNS = (
@@ -101,8 +101,9 @@ def bench(
     """
     from datetime import datetime
 
-    from vidprep.transcode.choose import BenchOptions, add_speed_ups, machine, results, survey
-    from vidprep.transcode.settings import as_place
+    from vidprep.transcode.choose.bench.bench import BenchOptions, add_speed_ups, survey
+    from vidprep.transcode.choose.bench.train import machine, results
+    from vidprep.transcode.settings.parse import as_place
 
     if batch_size != BATCH_SIZE and step_ms is None and not advise:
         raise SettingsError("<batch_size> needs <step_ms>", batch_size=batch_size, step_ms=50)
@@ -193,7 +194,7 @@ def bench_command(stores: tuple[Path, ...], out: Path | None = None, as_json: bo
 
         results = bench(stores, **given, on_row=show, on_note=note, on_step=step)
     if out is not None:
-        from vidprep.transcode.pages import write as write_page
+        from vidprep.transcode.pages.bench_section import write as write_page
 
         click.echo(write_page(results, out), err=as_json)
     timed = {row["store"] for row in results["cell"] if not row["refused"]}
@@ -242,7 +243,7 @@ def _cell_line(row: dict[str, Any]) -> str:
 
 
 def _shown(row: dict[str, Any]) -> str:
-    from vidprep.transcode.pages import place_name
+    from vidprep.transcode.pages.bench_section import place_name
 
     return printable(place_name(row))
 

@@ -17,18 +17,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import click
 
 from vidprep.formats.errors import MissingError, SettingsError, StoreError, count_of, for_json, printable
-from vidprep.formats.manifest import NOTES, ManifestRow, manifest_paths, manifest_rows
+from vidprep.formats.manifest.remarks import NOTES
+from vidprep.formats.manifest.row import ManifestRow
+from vidprep.formats.manifest.table import manifest_paths, manifest_rows
 from vidprep.formats.option import Option, options_of
-from vidprep.formats.storage import ArrowStream, check_writable
-from vidprep.transcode.cli.command import Command, FolderOrUrl, LocalPath, Viewer, command_of
-from vidprep.transcode.destination import made_by_run
-from vidprep.transcode.settings import SCORING, SourceOptions, ValidateKeywords, typed
-from vidprep.transcode.sources import STATE_DIR
+from vidprep.formats.storage.local import check_writable
+from vidprep.formats.storage.untrusted import ArrowStream
+from vidprep.transcode.cli._command import Command, FolderOrUrl, LocalPath, Viewer, command_of
+from vidprep.transcode.destination.run_file import made_by_run
+from vidprep.transcode.settings.keyword_types import ValidateKeywords
+from vidprep.transcode.settings.parse import typed
+from vidprep.transcode.settings.run import SCORING, SourceOptions
+from vidprep.transcode.sources.outputs import STATE_DIR
 
 if TYPE_CHECKING:
-    from vidprep.transcode.audit import AuditReport
-    from vidprep.transcode.check import Finding, Indexed, ValidationReport
-    from vidprep.transcode.pages import ReportFiles
+    from vidprep.transcode.audit.audit import AuditReport
+    from vidprep.transcode.check.indexing import Indexed
+    from vidprep.transcode.check.storage_trial import Finding
+    from vidprep.transcode.check.validate import ValidationReport
+    from vidprep.transcode.pages.report import ReportFiles
 
 
 HEAD = f"{'size':>10}{'frames':>8}{'keyframes':>10}{'kB':>9}{'of source':>10}{'PSNR-Y':>8}{'worst':>7}{'SSIM':>8}  id"
@@ -48,7 +55,7 @@ def show_command(destination: Path | str, id_: str | None = None, failed: bool =
     vidprep show ready/ --warnings     every warning, with its code
     vidprep show ready/ sub/clip       all columns of one video
     """
-    from vidprep.transcode.sources import as_folder
+    from vidprep.transcode.sources.scratch import as_folder
 
     with as_folder(destination) as folder:
         if not manifest_paths(folder):
@@ -201,12 +208,16 @@ def validate(
         MissingError: A program or library is not installed.
         KeyboardInterrupt: The check was interrupted; the same call continues it.
     """
-    from vidprep.transcode.check import VALIDATION_NAME, ValidateOptions, check_destination
-    from vidprep.transcode.destination import made_by_run, settings_of
-    from vidprep.transcode.run import bar, unit_of_problem
-    from vidprep.transcode.settings import as_place, as_source, build_gate, build_options
-    from vidprep.transcode.sources import as_folder, find_sources
-    from vidprep.transcode.workers import default_jobs
+    from vidprep.transcode.check.results import VALIDATION_NAME
+    from vidprep.transcode.check.validate import ValidateOptions, check_destination
+    from vidprep.transcode.destination.run_file import made_by_run, settings_of
+    from vidprep.transcode.run.plan import unit_of_problem
+    from vidprep.transcode.run.progress import bar
+    from vidprep.transcode.settings.parse import as_place, as_source
+    from vidprep.transcode.settings.run import build_gate, build_options
+    from vidprep.transcode.sources.listing import find_sources
+    from vidprep.transcode.sources.scratch import as_folder
+    from vidprep.transcode.workers.local import default_jobs
 
     place, units, are_all, reads_all = as_place(destination), None, True, True
     choice = build_options(SourceOptions, which)
@@ -276,8 +287,8 @@ def _audited(
     """Check a dataset that vidprep did not make. Raises as `validate` does."""
     from datetime import datetime
 
-    from vidprep.transcode.audit import audit_dataset
-    from vidprep.transcode.run import bar
+    from vidprep.transcode.audit.audit import audit_dataset
+    from vidprep.transcode.run.progress import bar
 
     if out is not None:
         if (absent := missing_for_pages()) is not None:
@@ -293,7 +304,7 @@ def _audited(
             on_video=shown.update,
         )
     if out is not None:
-        from vidprep.transcode.pages import write_audit
+        from vidprep.transcode.pages.audit_page import write_audit
 
         write_audit(report, str(place), f"{datetime.now():%Y-%m-%d %H:%M}", Path(out))
     return report
@@ -325,7 +336,7 @@ def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, as_json
     vidprep validate raw/ ready/              and compare it with its source
     vidprep validate other/ --out findings/   a dataset that vidprep did not make
     """
-    from vidprep.transcode.audit import AuditReport, summary_lines
+    from vidprep.transcode.audit.audit import AuditReport, summary_lines
 
     if len(paths) > 2:
         raise SettingsError("give a destination, or its sources and the destination")
@@ -388,9 +399,9 @@ def index(
         InUseError: A run is writing there.
         DestinationError, StoreError, ManifestError: The destination cannot be read or written.
     """
-    from vidprep.transcode.check import index_videos
-    from vidprep.transcode.run import bar
-    from vidprep.transcode.workers import default_jobs
+    from vidprep.transcode.check.indexing import index_videos
+    from vidprep.transcode.run.progress import bar
+    from vidprep.transcode.workers.local import default_jobs
 
     with bar(is_shown=progress) as shown:
         return index_videos(Path(folder), jobs=jobs or default_jobs(), on_start=shown.reset, on_unit=shown.update)
@@ -460,15 +471,15 @@ def report(
     from contextlib import ExitStack
     from datetime import datetime
 
-    from vidprep.transcode.run import bar
-    from vidprep.transcode.settings import as_place
-    from vidprep.transcode.sources import as_folder
-    from vidprep.transcode.workers import default_jobs
+    from vidprep.transcode.run.progress import bar
+    from vidprep.transcode.settings.parse import as_place
+    from vidprep.transcode.sources.scratch import as_folder
+    from vidprep.transcode.workers.local import default_jobs
 
     if (missing := missing_for_pages()) is not None:
         raise MissingError(f"a report needs {missing}: pip install 'vidprep[report]'")
     try:
-        from vidprep.transcode.pages import write_report
+        from vidprep.transcode.pages.report import write_report
     except ModuleNotFoundError as error:
         raise MissingError(f"a report needs {error.name}: pip install 'vidprep[report]'") from error
     places = [as_place(each) for each in ([destinations] if isinstance(destinations, str | Path) else destinations)]
@@ -516,7 +527,7 @@ def monitor_command(paths: tuple[Path, ...], once: bool = False) -> None:
     try:
         from rich.console import Console
 
-        from vidprep.transcode.pages import monitor as show
+        from vidprep.transcode.pages.live import monitor as show
     except ModuleNotFoundError as error:
         raise MissingError(f"vidprep monitor needs {error.name}: pip install 'vidprep[monitor]'") from error
     show(paths, Console(), once=once)
@@ -541,8 +552,8 @@ def doctor(
     Returns:
         One Finding per test. A run will work if `finding.ok` for every one with `finding.needed`.
     """
-    from vidprep.transcode.check import examine, examine_destination
-    from vidprep.transcode.settings import as_place
+    from vidprep.transcode.check.doctor import examine, examine_destination
+    from vidprep.transcode.settings.parse import as_place
 
     findings = []
     for finding in chain(examine(ffmpeg), examine_destination(as_place(destination)) if destination else ()):

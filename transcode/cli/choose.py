@@ -17,28 +17,16 @@ import click
 from vidprep.formats.errors import MissingError, SettingsError, count_of, in_bytes, printable
 from vidprep.formats.option import Option, options_of
 from vidprep.formats.profiles import CODECS
+from vidprep.transcode.cli._command import LocalPath, command_of
 from vidprep.transcode.cli.check import missing_for_pages, report
-from vidprep.transcode.cli.command import LocalPath, command_of
-from vidprep.transcode.settings import (
-    HDR,
-    SAMPLE,
-    SCORING,
-    Retime,
-    SourceOptions,
-    Target,
-    TrialKeywords,
-    build_gate,
-    build_options,
-    build_scale,
-    parse_by_codec,
-    parse_names,
-    parse_numbers,
-    typed,
-)
+from vidprep.transcode.settings.keyword_types import TrialKeywords
+from vidprep.transcode.settings.options import Retime, Target
+from vidprep.transcode.settings.parse import parse_by_codec, parse_names, parse_numbers, typed
+from vidprep.transcode.settings.run import HDR, SAMPLE, SCORING, SourceOptions, build_gate, build_options, build_scale
 
 if TYPE_CHECKING:
-    from vidprep.transcode.choose import Tuned
-    from vidprep.transcode.sources import Unit
+    from vidprep.transcode.choose.tune import Tuned
+    from vidprep.transcode.sources.unit import Unit
 
 BATCH_SIZE = 8
 _SAMPLE_OPTIONS = tuple(chain.from_iterable(map(options_of, SAMPLE)))
@@ -133,9 +121,10 @@ def sweep(
     """
     from datetime import datetime
 
-    from vidprep.transcode.choose import FILES, SweepOptions, check_out, measure
-    from vidprep.transcode.run import bar
-    from vidprep.transcode.workers import LocalPool, default_jobs, make, stops_the_run
+    from vidprep.transcode.choose.sweep import FILES, SweepOptions, check_out, measure
+    from vidprep.transcode.run.progress import bar
+    from vidprep.transcode.workers.child import make, stops_the_run
+    from vidprep.transcode.workers.local import LocalPool, default_jobs
 
     if hdr == "keep":
         raise SettingsError("<hdr>: sweeps compare 8 bits; leave it out", hdr="keep")
@@ -219,7 +208,7 @@ def sweep_command(source: Path, out: Path, quiet: bool = False, **given: Any) ->
 
 def _print_table(summary: dict[str, Any]) -> None:
     """Print sizes at equal PSNR."""
-    from vidprep.transcode.pages import at_rows
+    from vidprep.transcode.pages.sweep_section import at_rows
 
     frames = len(summary["compared_videos"]), summary["num_frames"]
     click.echo(
@@ -296,8 +285,10 @@ def tune(
         MissingError: A library is not installed.
         StoppedError: The search was interrupted, or the disk is full.
     """
-    from vidprep.transcode.choose import Reading, SweepOptions, check_out, recommend
-    from vidprep.transcode.workers import LocalPool, default_jobs, make, stops_the_run
+    from vidprep.transcode.choose.sweep import SweepOptions, check_out
+    from vidprep.transcode.choose.tune import Reading, recommend
+    from vidprep.transcode.workers.child import make, stops_the_run
+    from vidprep.transcode.workers.local import LocalPool, default_jobs
 
     if hdr == "keep":
         raise SettingsError("<hdr>: 8 bits are tried; leave it out", hdr="keep")
@@ -402,7 +393,7 @@ def _print_choices(tuned: Tuned) -> None:
 
 
 def _units(source: Path, out: Path, keywords: Mapping[str, Any]) -> tuple[Unit, ...]:
-    from vidprep.transcode.sources import find_sources
+    from vidprep.transcode.sources.listing import find_sources
 
     return find_sources(
         source,

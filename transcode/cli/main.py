@@ -53,7 +53,7 @@ class Commands(click.Group):
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.NoSuchOption as error:
-            from vidprep.transcode.cli.command import refuse
+            from vidprep.transcode.cli._command import refuse
 
             refuse(error)
 
@@ -78,7 +78,7 @@ class Commands(click.Group):
         if args[0] not in COMMANDS and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
-            from vidprep.transcode.cli.command import refuse
+            from vidprep.transcode.cli._command import refuse
 
             near = [_OTHER_NAMES[args[0]]] if args[0] in _OTHER_NAMES else get_close_matches(args[0], COMMANDS, 1)
             meant = f". Did you mean {near[0]!r}?" if near else ""

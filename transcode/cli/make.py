@@ -17,31 +17,34 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, Unpack
 import click
 
 from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError, count_of, for_json, in_bytes, printable
-from vidprep.formats.manifest import read_rows
-from vidprep.formats.storage import ArrowStream, is_url
-from vidprep.transcode.cli.command import USAGE_ERROR, FolderOrUrl, LinePrinter, command_of
-from vidprep.transcode.destination import Destination, disk_of, free_bytes
-from vidprep.transcode.run import Plan
-from vidprep.transcode.settings import (
-    BurstKeywords,
-    FrameOutput,
-    Output,
+from vidprep.formats.manifest.table import read_rows
+from vidprep.formats.storage.base import is_url
+from vidprep.formats.storage.untrusted import ArrowStream
+from vidprep.transcode.cli._command import USAGE_ERROR, FolderOrUrl, LinePrinter, command_of
+from vidprep.transcode.destination.destination import Destination
+from vidprep.transcode.destination.run_file import disk_of, free_bytes
+from vidprep.transcode.run.plan import Plan
+from vidprep.transcode.settings.keyword_types import BurstKeywords, TranscodeKeywords
+from vidprep.transcode.settings.output import FrameOutput, Output, VideoOutput
+from vidprep.transcode.settings.parse import typed
+from vidprep.transcode.settings.run import (
     RunOptions,
     RunSettings,
     SourceOptions,
-    TranscodeKeywords,
-    VideoOutput,
     build_options,
     build_settings,
     decides_output,
     options_of_command,
-    typed,
 )
-from vidprep.transcode.sources import NUMBERED, SourceList
+from vidprep.transcode.sources.listing import NUMBERED
+from vidprep.transcode.sources.unit import SourceList
 
 if TYPE_CHECKING:
-    from vidprep.formats.manifest import Labels, ManifestRow
-    from vidprep.transcode.run import Progress, RunRequest, Summary
+    from vidprep.formats.manifest.labels import Labels
+    from vidprep.formats.manifest.row import ManifestRow
+    from vidprep.transcode.run.progress import Progress
+    from vidprep.transcode.run.run import Summary
+    from vidprep.transcode.run.session import RunRequest
 
 
 SHOWN = 20
@@ -128,7 +131,7 @@ def estimate(place: Destination, source_bytes: int, jobs: int | None) -> dict[st
 
 def _counts(labels: Labels) -> Iterator[str]:
     """Yield how many videos each class and each split has."""
-    from vidprep.formats.manifest import CLASS_LABEL, SPLIT_LABEL, values_of
+    from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, values_of
 
     of = {
         name: list(map(str, values_of(labels.columns[name])))
@@ -329,7 +332,7 @@ def _run(
     keywords: Mapping[str, Any],
     kind: type[Output],
 ) -> Summary:
-    from vidprep.transcode.run import Progress
+    from vidprep.transcode.run.progress import Progress
 
     if settings is not None:
         if build_settings(keywords, kind) != build_settings({}, kind):
@@ -350,8 +353,9 @@ def _run(
 
 
 def _run_command(source: Path | str, destination: Path | str, given: dict[str, Any], kind: type[Output]) -> None:
-    from vidprep.transcode.run import Progress, preview
-    from vidprep.transcode.workers import default_jobs
+    from vidprep.transcode.run.progress import Progress
+    from vidprep.transcode.run.session import preview
+    from vidprep.transcode.workers.local import default_jobs
 
     dry_run, as_json, quiet = (given.pop(name, False) for name in ("dry_run", "as_json", "quiet"))
     if given.get("events") == "-" and as_json:
@@ -394,7 +398,8 @@ def request_of(
         settings: Settings in place of those in `keywords`.
         dry_run: Whether nothing is written, not even events.
     """
-    from vidprep.transcode.run import Events, make_request
+    from vidprep.transcode.run.events import Events
+    from vidprep.transcode.run.session import make_request
 
     settings = settings or build_settings(keywords, kind)
     choice, options = build_options(SourceOptions, keywords), build_options(RunOptions, keywords)
@@ -409,7 +414,7 @@ def request_of(
         source = _with_videos(source, destination, settings)
     request = make_request(source, destination, settings, choice, options, reporter)
     if (dataset := _robot_dataset(request)) is not None:
-        from vidprep.transcode.export import check_robot_output
+        from vidprep.transcode.export.robot import check_robot_output
 
         check_robot_output(dataset, request.place.root, settings)
     elif options.actions is not None:
@@ -422,8 +427,9 @@ def request_of(
 
 def _with_videos(source: object, destination: str | Path, settings: RunSettings) -> Path:
     """Return a LeRobot dataset whose columns of pictures are videos. Raises SettingsError."""
-    from vidprep.transcode.export import check_robot_output, is_robot_output, pictures_folder, with_pictures_as_videos
-    from vidprep.transcode.sources import is_robot_dataset
+    from vidprep.transcode.export.robot import check_robot_output, is_robot_output
+    from vidprep.transcode.export.robot_pictures import pictures_folder, with_pictures_as_videos
+    from vidprep.transcode.sources.robot import is_robot_dataset
 
     place = Path(source) if isinstance(source, str | Path) else None
     if place is None or not is_robot_dataset(place) or not is_robot_output(settings) or is_url(str(destination)):
@@ -437,25 +443,25 @@ def _with_videos(source: object, destination: str | Path, settings: RunSettings)
 
 def _robot_dataset(request: RunRequest) -> Path | None:
     """Return the LeRobot dataset of which a run makes another one; None if it does not."""
-    from vidprep.transcode.sources import is_robot_dataset
+    from vidprep.transcode.sources.robot import is_robot_dataset
 
     source = request.source
     if not isinstance(source, Path) or not is_robot_dataset(source) or request.place.storage.is_remote:
         return None
-    from vidprep.transcode.export import is_robot_output
+    from vidprep.transcode.export.robot import is_robot_output
 
     return source if is_robot_output(request.settings) else None
 
 
 def _executed(request: RunRequest) -> Summary:
     """Do a run. Where a LeRobot dataset becomes one again, write the rows beside the videos."""
-    from vidprep.transcode.run import execute
-    from vidprep.transcode.workers import default_jobs
+    from vidprep.transcode.run.session import execute
+    from vidprep.transcode.workers.local import default_jobs
 
     dataset = _robot_dataset(request)
     if dataset is None:
         return execute(request)
-    from vidprep.transcode.export import complete_robot_dataset, forget_robot_dataset
+    from vidprep.transcode.export.robot import complete_robot_dataset, forget_robot_dataset
 
     say, options = request.reporter.message, request.options
 

@@ -15,16 +15,19 @@ from vidprep.formats.errors import SettingsError, StoreError, count_of, printabl
 from vidprep.formats.option import Option
 from vidprep.formats.profiles import JPEG_SUBSAMPLINGS
 from vidprep.formats.spread import RULES
-from vidprep.formats.storage import ArrowStream
-from vidprep.formats.stores import STORES_OF_FRAMES, VIDEO_STORES
-from vidprep.transcode.cli.command import FolderOrUrl, LocalPath, command_of
-from vidprep.transcode.export import TARGETS
-from vidprep.transcode.settings import BAD_ROWS, parse_bytes, parse_names, typed
+from vidprep.formats.storage.untrusted import ArrowStream
+from vidprep.formats.stores.registry import STORES_OF_FRAMES, VIDEO_STORES
+from vidprep.transcode.cli._command import FolderOrUrl, LocalPath, command_of
+from vidprep.transcode.export.targets import TARGETS
+from vidprep.transcode.settings.parse import parse_bytes, parse_names, typed
+from vidprep.transcode.settings.run import BAD_ROWS
 
 if TYPE_CHECKING:
-    from vidprep.formats.training import RowsGap
-    from vidprep.transcode.destination import Compacted, Merged, Relabelled
-    from vidprep.transcode.export import Order
+    from vidprep.formats.training.rows import RowsGap
+    from vidprep.transcode.destination.array_merge import Merged
+    from vidprep.transcode.destination.outputs import Compacted
+    from vidprep.transcode.destination.relabelling import Relabelled
+    from vidprep.transcode.export.pack import Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,10 @@ def label(
         InUseError: A run is writing there.
         DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
     """
-    from vidprep.transcode.destination import PLAN_NAME, open_finished, relabel
-    from vidprep.transcode.settings import as_place
+    from vidprep.transcode.destination.destination import PLAN_NAME
+    from vidprep.transcode.destination.opening import open_finished
+    from vidprep.transcode.destination.relabelling import relabel
+    from vidprep.transcode.settings.parse import as_place
 
     if isinstance(table, Path) and table.is_dir():
         raise SettingsError(f"{table}: is a folder and no table; give DST first, then the table")
@@ -141,8 +146,8 @@ def merge(destination: str | Path) -> Merged:
         InUseError: A task is still running.
         DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
     """
-    from vidprep.transcode.destination import merge as join
-    from vidprep.transcode.settings import as_place
+    from vidprep.transcode.destination.array_merge import merge as join
+    from vidprep.transcode.settings.parse import as_place
 
     return join(as_place(destination))
 
@@ -194,8 +199,9 @@ def compact(destination: str | Path) -> Compacted:
         InUseError: A run is writing there.
         DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
     """
-    from vidprep.transcode.destination import Compacted, Shards, open_finished
-    from vidprep.transcode.settings import as_place
+    from vidprep.transcode.destination.opening import open_finished
+    from vidprep.transcode.destination.outputs import Compacted, Shards
+    from vidprep.transcode.settings.parse import as_place
 
     place = open_finished(as_place(destination))
     if not isinstance(place.outputs, Shards):
@@ -317,9 +323,15 @@ def pack(
         DestinationError: `out` cannot be written.
         SettingsError: A value is not allowed.
     """
-    from vidprep.formats.stores import VIDEO_SHARDS, VideoStore, open_store
-    from vidprep.transcode.export import PackOptions, carry_over, export, pack_store, pack_videos
-    from vidprep.transcode.settings import FrameOutput, Sampling, Scale, as_place
+    from vidprep.formats.stores.encoded import VideoStore
+    from vidprep.formats.stores.registry import VIDEO_SHARDS, open_store
+    from vidprep.transcode.export.folders import export
+    from vidprep.transcode.export.labels import carry_over
+    from vidprep.transcode.export.pack import pack_store, pack_videos
+    from vidprep.transcode.export.targets import PackOptions
+    from vidprep.transcode.settings.options import Sampling, Scale
+    from vidprep.transcode.settings.output import FrameOutput
+    from vidprep.transcode.settings.parse import as_place
 
     out = Path(out)
     opened = open_store(as_place(store))

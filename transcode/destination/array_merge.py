@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vidprep.formats.errors import DestinationError, SettingsError, StoreError
-from vidprep.formats.manifest import manifest_paths, manifest_rows, read_rows, read_table, rows_of, with_columns
-from vidprep.formats.storage import parse_json, read_regular, refuse_links, whole_between
+from vidprep.formats.manifest.table import manifest_paths, manifest_rows, read_rows, read_table, rows_of, with_columns
+from vidprep.formats.storage.local import refuse_links
+from vidprep.formats.storage.untrusted import parse_json, read_regular, whole_between
 from vidprep.transcode.destination.array_plan import ArrayPlan, read_array_plan, read_end
 from vidprep.transcode.destination.destination import (
     MERGED_NAME,
@@ -34,11 +35,12 @@ from vidprep.transcode.destination.destination import (
 from vidprep.transcode.destination.opening import open_destination, open_finished
 from vidprep.transcode.destination.partition import MAX_PARTITIONS, Partition, partitions_in as partitions_in
 from vidprep.transcode.destination.run_file import read_run
-from vidprep.transcode.settings import RunSettings, VideoOutput
-from vidprep.transcode.sources import STATE_DIR
+from vidprep.transcode.settings.output import VideoOutput
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.outputs import STATE_DIR
 
 if TYPE_CHECKING:
-    from vidprep.formats.manifest import Labels
+    from vidprep.formats.manifest.labels import Labels
 
 
 UNPLANNED = "no row: not in the plan of the array run; it was found among the sources later"
@@ -289,7 +291,7 @@ def _join(whole: Destination, given: list[Labels]) -> None:
     """Write one manifest with all rows whose output exists, and the labels of the partitions."""
     import pyarrow as pa
 
-    from vidprep.formats.manifest import joined
+    from vidprep.formats.manifest.labels import joined
 
     rows = read_table(whole.root)
     assert rows is not None

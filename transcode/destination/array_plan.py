@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vidprep.formats.errors import DestinationError
-from vidprep.formats.manifest import rows_of
-from vidprep.formats.storage import arrow_file, as_parquet, parse_json, read_json, seal_footer, sha256_of, whole_between
+from vidprep.formats.manifest.table import rows_of
+from vidprep.formats.storage.local import sha256_of
+from vidprep.formats.storage.untrusted import arrow_file, as_parquet, parse_json, read_json, seal_footer, whole_between
 from vidprep.transcode.destination.destination import (
     MERGED_NAME,
     MERGED_PLAN_NAME,
@@ -40,8 +41,9 @@ from vidprep.transcode.destination.partition import (
     parse_partition as parse_partition,
 )
 from vidprep.transcode.destination.run_file import RUN_BYTES_MAX, differences
-from vidprep.transcode.settings import RunSettings
-from vidprep.transcode.sources import STATE_DIR, SourceList, Unit
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.outputs import STATE_DIR
+from vidprep.transcode.sources.unit import SourceList, Unit
 
 ABOUT_KEY = b"vidprep.array_plan"
 

@@ -23,20 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from vidprep.formats.errors import STOPPED_CODE, DestinationError, InUseError, ManifestError, StorageError
-from vidprep.formats.manifest import (
-    MANIFEST_NAME,
-    REMOVED,
-    SEGMENT,
-    Journal,
-    ManifestRow,
-    SentRows,
-    fence_of,
-    manifest_paths,
-    read_table,
-    write_rows,
-)
-from vidprep.formats.storage import ObjectStorage, Storage, read_json, refuse_links, remove_file
-from vidprep.formats.stores import GOPS_NAME, PARTS_MAX
+from vidprep.formats.manifest.journal import SEGMENT, Journal, SentRows
+from vidprep.formats.manifest.row import REMOVED, ManifestRow
+from vidprep.formats.manifest.table import MANIFEST_NAME, fence_of, manifest_paths, read_table, write_rows
+from vidprep.formats.storage.base import Storage
+from vidprep.formats.storage.local import refuse_links, remove_file
+from vidprep.formats.storage.remote import ObjectStorage
+from vidprep.formats.storage.untrusted import read_json
+from vidprep.formats.stores.gops import GOPS_NAME
+from vidprep.formats.stores.shards import PARTS_MAX
 from vidprep.transcode.destination.labels import GIVEN_LABELS_NAME, GivenLabels
 from vidprep.transcode.destination.lease import Lease, LeasePlace, first_live_holder
 from vidprep.transcode.destination.partition import Partition, partitions_in
@@ -48,14 +43,14 @@ from vidprep.transcode.destination.run_file import (
     known_units,
     read_run,
 )
-from vidprep.transcode.settings import CONDITIONAL, RunSettings
-from vidprep.transcode.sources import STATE_DIR
-from vidprep.transcode.unit import Upload
+from vidprep.transcode.settings.run import CONDITIONAL, RunSettings
+from vidprep.transcode.sources.outputs import STATE_DIR
+from vidprep.transcode.unit.job import Upload
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from vidprep.formats.manifest import Labels
+    from vidprep.formats.manifest.labels import Labels
 
 PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME = "plan.parquet", "merged-plan.parquet", "merged.json"
 PART_PLAN_NAME, PART_END_NAME = "plan.json", "end.json"
@@ -473,7 +468,7 @@ def _why_lost(place: Destination) -> str | None:
 
 def _rename_unreadable(place: Destination) -> list[str]:
     """Rename unreadable files of an earlier run before everything is made again. Return their names."""
-    from vidprep.formats.manifest import read_labels
+    from vidprep.formats.manifest.labels import read_labels
 
     readers: dict[Path, Callable[[Path], object]] = {
         place.root / MANIFEST_NAME: lambda path: read_table(place.root, only=path),

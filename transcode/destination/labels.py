@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vidprep.formats.errors import SourceError
-from vidprep.formats.manifest import label_columns, read_rows
-from vidprep.formats.storage import Storage
+from vidprep.formats.manifest.table import label_columns, read_rows
+from vidprep.formats.storage.base import Storage
 
 if TYPE_CHECKING:
-    from vidprep.formats.manifest import Labels
-    from vidprep.transcode.sources import SplitDrawing
+    from vidprep.formats.manifest.labels import Labels
+    from vidprep.transcode.sources.unit import SplitDrawing
 
 GIVEN_LABELS_NAME = "labels.parquet"
 
@@ -59,7 +59,7 @@ class GivenLabels:
     def given(self) -> Labels | None:
         """Return the labels that the next manifest needs and the current one may lack."""
         if self._given is None and (path := self._storage.root / self._name).exists():
-            from vidprep.formats.manifest import read_labels
+            from vidprep.formats.manifest.labels import read_labels
 
             self._given = read_labels(path)
         return self._given
@@ -130,7 +130,7 @@ def plan_labels(
     Raises:
         SourceError: Labels of units that are not listed would have to change too.
     """
-    from vidprep.formats.manifest import CLASS_LABEL, SPLIT_LABEL, differing, fitted, values_of
+    from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, differing, fitted, values_of
 
     kept = label_columns(root)
     if not kept.columns and not labels.columns and drawing is None:

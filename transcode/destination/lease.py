@@ -29,7 +29,8 @@ from operator import attrgetter
 
 from vidprep.formats.errors import DestinationError, InUseError, TakenOverError, printable
 from vidprep.formats.processes import ProcessId
-from vidprep.formats.storage import Storage, parse_json, whole_between
+from vidprep.formats.storage.base import Storage
+from vidprep.formats.storage.untrusted import parse_json, whole_between
 
 LOOK_SECONDS = 0.25
 RECORD_BYTES = 512

@@ -13,9 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from vidprep.formats.manifest import Journal, fence_of, manifest_paths, read_rows, read_table, write_rows
-from vidprep.formats.storage import Storage, is_regular, storage_of
-from vidprep.formats.stores import ENCODED, GOPS_NAME, STORES_OF_FRAMES, VIDEO_SHARDS, kind_made_by_run, layout_of
+from vidprep.formats.manifest.journal import Journal
+from vidprep.formats.manifest.table import fence_of, manifest_paths, read_rows, read_table, write_rows
+from vidprep.formats.storage.base import Storage
+from vidprep.formats.storage.local import is_regular
+from vidprep.formats.storage.remote import storage_of
+from vidprep.formats.stores.gops import GOPS_NAME
+from vidprep.formats.stores.registry import ENCODED, STORES_OF_FRAMES, VIDEO_SHARDS, kind_made_by_run, layout_of
 from vidprep.transcode.destination.destination import Destination as Destination
 from vidprep.transcode.destination.labels import (
     GIVEN_LABELS_NAME,
@@ -32,8 +36,10 @@ from vidprep.transcode.destination.run_file import (
     no_room as no_room,
     settings_of,
 )
-from vidprep.transcode.settings import Output, RunSettings
-from vidprep.transcode.sources import STATE_DIR, scratch_folder
+from vidprep.transcode.settings.output import Output
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.outputs import STATE_DIR
+from vidprep.transcode.sources.scratch import scratch_folder
 
 KINDS = (*STORES_OF_FRAMES, VIDEO_SHARDS)  # with shards
 

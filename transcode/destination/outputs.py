@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vidprep.formats.errors import DestinationError
-from vidprep.formats.manifest import ManifestRow, Recorded, manifest_rows, read_rows, removed
-from vidprep.formats.storage import first_link, is_disk_full, is_regular, sha256_of
-from vidprep.formats.stores import ShardWriter, layout_of, shuffled
+from vidprep.formats.manifest.row import ManifestRow, Recorded, removed
+from vidprep.formats.manifest.table import manifest_rows, read_rows
+from vidprep.formats.storage.local import first_link, is_disk_full, is_regular, sha256_of
+from vidprep.formats.stores.registry import layout_of
+from vidprep.formats.stores.shards import ShardWriter, shuffled
+from vidprep.transcode.destination._gop_index import refuse_index, write_index
 from vidprep.transcode.destination.destination import PARTIAL_LETTERS, Destination, partial_stem
-from vidprep.transcode.destination.gop_index import refuse_index, write_index
 from vidprep.transcode.destination.run_file import KnownUnit, read_run
-from vidprep.transcode.settings import Output, VideoOutput
+from vidprep.transcode.settings.output import Output, VideoOutput
 
 MOVED_AT_ONCE = 16_384  # rows in memory
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidprep.formats.errors import SettingsError
-from vidprep.transcode.sources import Unit
+from vidprep.transcode.sources.unit import Unit
 
 FILE_COST, BYTES_PER_SECOND = 100_000, 1_000_000
 MAX_PARTITIONS = 99_999

@@ -15,23 +15,15 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from vidprep.formats.errors import DestinationError, SourceError
-from vidprep.formats.manifest import Labels, differing, fitted, joined, label_columns, read_rows
+from vidprep.formats.manifest.labels import Labels, differing, fitted, joined
+from vidprep.formats.manifest.table import label_columns, read_rows
 from vidprep.formats.model import Cut
 from vidprep.formats.moments import LEAST_KNOWN, Tolerance, exact_seconds
-from vidprep.formats.storage import ArrowStream, is_url
+from vidprep.formats.storage.base import is_url
+from vidprep.formats.storage.untrusted import ArrowStream
 from vidprep.transcode.destination.destination import Destination
-from vidprep.transcode.sources import (
-    KEYS,
-    CutColumns,
-    SourceTable,
-    chosen_labels,
-    cut_columns,
-    fault_lines,
-    faults_of_columns,
-    is_table,
-    one_line,
-    read_source_table,
-)
+from vidprep.transcode.sources.table_rows import CutColumns, chosen_labels, cut_columns, fault_lines
+from vidprep.transcode.sources.tables import KEYS, SourceTable, faults_of_columns, is_table, one_line, read_source_table
 
 SHOWN = 5
 MICROSECOND = 1e-6

@@ -12,22 +12,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vidprep.formats.errors import DiskFullError, ManifestError, StoreError, VidprepError
-from vidprep.formats.manifest import MANIFEST_NAME, REMOVED, Journal, ManifestRow, is_text, read_rows
+from vidprep.formats.manifest.journal import Journal
+from vidprep.formats.manifest.row import REMOVED, ManifestRow, is_text
+from vidprep.formats.manifest.table import MANIFEST_NAME, read_rows
 from vidprep.formats.model import Cut, SourceState
 from vidprep.formats.option import options_of
-from vidprep.formats.storage import Storage, is_disk_full, read_json
-from vidprep.formats.video import EncoderOptions
-from vidprep.transcode.settings import (
-    FrameOutput,
-    QualityGate,
-    Retime,
-    RunSettings,
-    Sampling,
-    Scale,
-    Target,
-    VideoOutput,
-)
-from vidprep.transcode.sources import STATE_DIR
+from vidprep.formats.storage.base import Storage
+from vidprep.formats.storage.local import is_disk_full
+from vidprep.formats.storage.untrusted import read_json
+from vidprep.formats.video.options import EncoderOptions
+from vidprep.transcode.settings.options import QualityGate, Retime, Sampling, Scale, Target
+from vidprep.transcode.settings.output import FrameOutput, VideoOutput
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.outputs import STATE_DIR
 
 LEAST_BYTES = 1 << 16
 

@@ -25,11 +25,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from vidprep.formats.errors import StoreError, for_json
-from vidprep.formats.manifest import escaped_label, read_rows
+from vidprep.formats.manifest.row import escaped_label
+from vidprep.formats.manifest.table import read_rows
 from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.spread import smart_resize
-from vidprep.formats.stores import FrameStore, StoredVideo, VideoStore
-from vidprep.formats.video import READ_OPTIONS, file_url, open_input, open_output
+from vidprep.formats.stores.base import FrameStore, StoredVideo
+from vidprep.formats.stores.encoded import VideoStore
+from vidprep.formats.video.pyav import open_input, open_output
+from vidprep.formats.video.source import READ_OPTIONS, file_url
 from vidprep.transcode.export.pack import (
     building,
     ids_of_splits,
@@ -41,8 +44,8 @@ from vidprep.transcode.export.pack import (
     write_class_numbers,
 )
 from vidprep.transcode.export.targets import TARGETS, PackOptions
-from vidprep.transcode.settings import Scale
-from vidprep.transcode.sources import csv_cell
+from vidprep.transcode.settings.options import Scale
+from vidprep.transcode.sources.tables import csv_cell
 
 VIDEOS_NAME = "videos.jsonl"
 LINE_KEYS = ("id", "type", "video", "videos", "fps", "sample_fps", "raw_fps", "frame_numbers", "timestamps")

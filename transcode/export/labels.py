@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidprep.formats.errors import SourceError
-from vidprep.formats.manifest import ManifestRow, escaped_label, manifest_rows
+from vidprep.formats.manifest.row import ManifestRow, escaped_label
+from vidprep.formats.manifest.table import manifest_rows
 from vidprep.formats.model import Cut
 from vidprep.formats.moments import Tolerance, exact_seconds
-from vidprep.formats.storage import ArrowStream, check_regular
-from vidprep.transcode.sources import TableRow, csv_cell, cut_columns, one_line, read_source_table
+from vidprep.formats.storage.untrusted import ArrowStream, check_regular
+from vidprep.transcode.sources.table_rows import cut_columns
+from vidprep.transcode.sources.tables import TableRow, csv_cell, one_line, read_source_table
 
 OWN = ("id", "first_frame", "end_frame")
 

@@ -22,36 +22,21 @@ import pyarrow as pa
 import simplejpeg
 
 from vidprep.formats.errors import DestinationError, StoreError
-from vidprep.formats.manifest import (
-    CLASS_LABEL,
-    CLASSES_NAME,
-    MANIFEST_NAME,
-    SPLIT_LABEL,
-    ManifestRow,
-    manifest_paths,
-    manifest_rows,
-    unfit_value,
-    values_of,
-    write_rows,
-)
-from vidprep.formats.storage import check_writable, first_link, replacing
-from vidprep.formats.stores import (
-    GOPS_NAME,
-    VIDEO_SHARDS,
-    FrameStore,
-    ShardWriter,
-    VideoStore,
-    facts_in,
-    known_in,
-    known_of,
-    layout_of,
-    shuffled,
-    write_gops,
-)
-from vidprep.transcode.destination import settings_of
-from vidprep.transcode.media import used_versions
-from vidprep.transcode.settings import FrameOutput, RunSettings
-from vidprep.transcode.sources import STATE_DIR, storable
+from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, values_of
+from vidprep.formats.manifest.row import ManifestRow, unfit_value
+from vidprep.formats.manifest.table import CLASSES_NAME, MANIFEST_NAME, manifest_paths, manifest_rows, write_rows
+from vidprep.formats.storage.local import check_writable, first_link, replacing
+from vidprep.formats.stores.base import FrameStore
+from vidprep.formats.stores.encoded import VideoStore
+from vidprep.formats.stores.gops import GOPS_NAME, facts_in, known_in, known_of, write_gops
+from vidprep.formats.stores.registry import VIDEO_SHARDS, layout_of
+from vidprep.formats.stores.shards import ShardWriter, shuffled
+from vidprep.transcode.destination.run_file import settings_of
+from vidprep.transcode.media.ffmpeg_program import used_versions
+from vidprep.transcode.settings.output import FrameOutput
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.outputs import STATE_DIR
+from vidprep.transcode.sources.tables import storable
 
 
 def ids_of_splits(store: FrameStore) -> Mapping[str, Sequence[str]]:

@@ -32,12 +32,16 @@ import pyarrow.compute as pc
 
 from vidprep.formats.errors import DestinationError, SettingsError, StoreError, count_of
 from vidprep.formats.lerobot import INFO_NAME, MOMENTS, TASKS_NAME, Episode, LeRobotDataset, task_table, video_info_of
-from vidprep.formats.manifest import ManifestRow, manifest_rows
-from vidprep.formats.storage import read_json, sha256_of
-from vidprep.formats.stores import FrameStore, open_store
-from vidprep.transcode.audit import EXACT_SECONDS, Statistics, joined_statistics, statistics_of_rows
-from vidprep.transcode.check import STATE_NAME, faults_of_files, written_files
-from vidprep.transcode.export.robot_files import (
+from vidprep.formats.manifest.row import ManifestRow
+from vidprep.formats.manifest.table import manifest_rows
+from vidprep.formats.storage.local import sha256_of
+from vidprep.formats.storage.untrusted import read_json
+from vidprep.formats.stores.base import FrameStore
+from vidprep.formats.stores.registry import open_store
+from vidprep.transcode.audit.robot import EXACT_SECONDS
+from vidprep.transcode.audit.statistics import Statistics, joined_statistics, statistics_of_rows
+from vidprep.transcode.check.robot_files import STATE_NAME, faults_of_files, written_files
+from vidprep.transcode.export._robot_files import (
     EPISODES_NAME,
     STATS_NAME,
     RowFiles,
@@ -50,9 +54,11 @@ from vidprep.transcode.export.robot_files import (
     write_json,
     write_table,
 )
-from vidprep.transcode.export.robot_rows import Numbers, numbered, rows_at
-from vidprep.transcode.settings import RunSettings, VideoOutput
-from vidprep.transcode.sources import EPISODES_PER_CHUNK, STATE_DIR, episode_video
+from vidprep.transcode.export._robot_rows import Numbers, numbered, rows_at
+from vidprep.transcode.settings.output import VideoOutput
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.outputs import STATE_DIR
+from vidprep.transcode.sources.robot import EPISODES_PER_CHUNK, episode_video
 
 STAGE_NAME = "lerobot.new"  # in the folder of the run's state
 OF_OLD_VERSIONS = ("total_chunks", "total_videos")

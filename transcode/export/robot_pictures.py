@@ -20,10 +20,10 @@ from av.packet import Packet
 
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.lerobot import DATA, INFO_NAME, TASKS_NAME, VIDEO, Episode, LeRobotDataset, task_table
-from vidprep.formats.storage import replacing
-from vidprep.formats.video import open_input, open_output
-from vidprep.transcode.export.robot_files import flat_statistics, write_json, write_table
-from vidprep.transcode.sources import EPISODES_PER_CHUNK, episode_video
+from vidprep.formats.storage.local import replacing
+from vidprep.formats.video.pyav import open_input, open_output
+from vidprep.transcode.export._robot_files import flat_statistics, write_json, write_table
+from vidprep.transcode.sources.robot import EPISODES_PER_CHUNK, episode_video
 
 CODECS = {"png": "rgb24", "mjpeg": "yuvj420p"}  # and a pixel format with which the stream can be written
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import SettingsError
-from vidprep.transcode.settings import FrameOutput, Sampling, Scale
+from vidprep.transcode.settings.options import Sampling, Scale
+from vidprep.transcode.settings.output import FrameOutput
 
 if TYPE_CHECKING:
-    from vidprep.formats.training import RowsGap
+    from vidprep.formats.training.rows import RowsGap
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,14 @@ import pyarrow as pa
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.lerobot import INFO_NAME, TASKS_NAME, task_table
-from vidprep.formats.manifest import ManifestRow, manifest_paths, manifest_rows
-from vidprep.formats.stores import FrameStore, VideoStore
-from vidprep.formats.training import RowsGap, read_rows, rows_at_times, rows_of_frames
-from vidprep.transcode.audit import TOLERANCE_SECONDS, Statistics, joined_statistics, statistics_of_rows
-from vidprep.transcode.export.pack import open_intact
-from vidprep.transcode.export.robot_files import (
+from vidprep.formats.manifest.row import ManifestRow
+from vidprep.formats.manifest.table import manifest_paths, manifest_rows
+from vidprep.formats.stores.base import FrameStore
+from vidprep.formats.stores.encoded import VideoStore
+from vidprep.formats.training.rows import RowsGap, read_rows, rows_at_times, rows_of_frames
+from vidprep.transcode.audit.robot import TOLERANCE_SECONDS
+from vidprep.transcode.audit.statistics import Statistics, joined_statistics, statistics_of_rows
+from vidprep.transcode.export._robot_files import (
     EPISODES_NAME,
     STATS_NAME,
     RowFiles,
@@ -41,9 +43,10 @@ from vidprep.transcode.export.robot_files import (
     write_json,
     write_table,
 )
-from vidprep.transcode.export.robot_rows import numbered
+from vidprep.transcode.export._robot_rows import numbered
+from vidprep.transcode.export.pack import open_intact
 from vidprep.transcode.export.targets import PackOptions
-from vidprep.transcode.sources import episode_video
+from vidprep.transcode.sources.robot import episode_video
 
 EPISODE_LABELS, CAMERA_LABEL, TASK_LABEL, ROWS_LABEL = ("episode_index", "episode"), "camera", "task", "rows"
 FRAME_NAMES, TIME_NAMES = ("frame", "frame_index"), ("time", "timestamp")

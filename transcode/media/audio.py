@@ -32,21 +32,13 @@ from av.audio.stream import AudioStream
 from av.error import FFmpegError as AvError
 
 from vidprep.formats.errors import EncodeError, LimitError, count_of
-from vidprep.formats.manifest import Remark
+from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import round_half_away
 from vidprep.formats.profiles import CONTAINERS
-from vidprep.formats.video import (
-    READ_OPTIONS,
-    AudioDecoder,
-    AudioPacket,
-    VideoWriter,
-    file_url,
-    fraction,
-    open_input,
-    open_video,
-    reason_of,
-    time_base_of,
-)
+from vidprep.formats.video.audio_decoder import AudioDecoder, AudioPacket
+from vidprep.formats.video.pyav import fraction, open_input, reason_of, time_base_of
+from vidprep.formats.video.source import READ_OPTIONS, file_url, open_video
+from vidprep.formats.video.writer import VideoWriter
 
 if TYPE_CHECKING:  # most outputs have no audio to load numpy for
     import numpy as np

@@ -8,8 +8,8 @@ from fractions import Fraction
 
 from vidprep.formats.errors import LimitError
 from vidprep.formats.moments import OutputClock, Window
-from vidprep.formats.video import Source
-from vidprep.transcode.settings import RunSettings
+from vidprep.formats.video.source import Source
+from vidprep.transcode.settings.run import RunSettings
 
 MAX_REPEATS = 10_000
 ANY_FRAMES = 2**31 - 1  # if the run that made an output had its own limit

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from vidprep.formats.video import VideoWriter
+from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.audio import AudioTrack
 from vidprep.transcode.media.stream import FilteredFrame, FrameStream, made_ahead, waiting_frames
 from vidprep.transcode.media.verify import Measurements, Verifier, check_decoder
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 
 
 class Encoded(NamedTuple):

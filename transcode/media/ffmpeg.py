@@ -27,15 +27,17 @@ from vidprep.formats.errors import DiskFullError, FfmpegError, VerifyError
 from vidprep.formats.model import NO_CROPPING, VideoInfo, rescale
 from vidprep.formats.moments import file_time_base
 from vidprep.formats.profiles import CODECS, CONTAINERS
-from vidprep.formats.storage import DISK_FULL
-from vidprep.formats.video import READ_OPTIONS, demuxer_options, file_url, open_video, time_base_of
+from vidprep.formats.storage.local import DISK_FULL
+from vidprep.formats.video.edit_list import demuxer_options
+from vidprep.formats.video.pyav import time_base_of
+from vidprep.formats.video.source import READ_OPTIONS, file_url, open_video
+from vidprep.transcode.media._source_picture import is_rgb
 from vidprep.transcode.media.ffmpeg_program import crops_for_containers
 from vidprep.transcode.media.frames import CODED_AS_FIELDS, DEINTERLACER, SourceFacts
 from vidprep.transcode.media.picture_filter import PictureFilter
-from vidprep.transcode.media.source_picture import is_rgb
 from vidprep.transcode.media.stream import FrameStream, made_ahead, waiting_frames
 from vidprep.transcode.media.verify import Measurements, Verifier
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 
 STDERR_TAIL_BYTES = 4096
 NO_ROOM = tuple(f": {os.strerror(number)}" for number in DISK_FULL)

@@ -13,7 +13,8 @@ import subprocess
 from pathlib import Path
 
 from vidprep.formats.errors import MissingError
-from vidprep.transcode.settings import FrameOutput, RunSettings
+from vidprep.transcode.settings.output import FrameOutput
+from vidprep.transcode.settings.run import RunSettings
 
 
 def find_ffmpeg(asked: str | Path | None) -> str:

@@ -22,7 +22,9 @@ from av.video.frame import VideoFrame
 from vidprep.formats.errors import LimitError, NoVideoError, ReadError
 from vidprep.formats.model import Cut, rescale
 from vidprep.formats.moments import MILLISECOND, OutputClock, Window, is_variable
-from vidprep.formats.video import SeekPoint, Source, StampCounts, TimedFrame, on_time_line, seek_to
+from vidprep.formats.video.seek import SeekPoint, seek_to
+from vidprep.formats.video.source import Source
+from vidprep.formats.video.timestamps import StampCounts, TimedFrame, on_time_line
 from vidprep.transcode.media.bounds import check_repeats
 
 UNSPECIFIED, NAMED_MATRICES = 2, {0, 1, 2, *range(4, 18)}

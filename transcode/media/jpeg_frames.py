@@ -15,10 +15,13 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import VerifyError
 from vidprep.formats.model import FrameSize, Orientation
-from vidprep.formats.video import JpegCoder, demuxed, jpeg_coder, open_video, turn_of, visible_bytes
+from vidprep.formats.video.jpeg import JpegCoder, jpeg_coder
+from vidprep.formats.video.picture_facts import turn_of
+from vidprep.formats.video.pyav import demuxed, visible_bytes
+from vidprep.formats.video.source import open_video
 from vidprep.transcode.media.metrics import FrameScore, FrameScorer, QualityReport, QualitySums
 from vidprep.transcode.media.stream import FilteredFrame, FrameStream, made_ahead, waiting_frames
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 
 LOSSLESS = FrameScore(0.0, 0.0, 1.0)
 

@@ -29,7 +29,7 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import VerifyError
 from vidprep.formats.model import FrameSize, OutputFormat
-from vidprep.transcode.settings import QualityGate
+from vidprep.transcode.settings.options import QualityGate
 
 
 class FrameScore(NamedTuple):

@@ -12,11 +12,11 @@ from fractions import Fraction
 from av.video.format import VideoFormat
 
 from vidprep.formats.errors import PictureError
-from vidprep.formats.manifest import Remark
+from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import NO_CROPPING, NO_HDR_METADATA, Colour, FrameSize, HdrMetadata, Orientation
 from vidprep.formats.spread import smart_resize
-from vidprep.formats.video import SHORT_OF_WHITE, STRETCH
-from vidprep.transcode.media.source_picture import (
+from vidprep.formats.video.rgb import SHORT_OF_WHITE, STRETCH
+from vidprep.transcode.media._source_picture import (
     BT709,
     CONVERTER_NAMES,
     HDR_TRANSFERS,
@@ -28,7 +28,8 @@ from vidprep.transcode.media.source_picture import (
     output_colour,
     tags_for_scaling,
 )
-from vidprep.transcode.settings import RunSettings, Scale
+from vidprep.transcode.settings.options import Scale
+from vidprep.transcode.settings.run import RunSettings
 
 ROUNDING = 2  # pixels between even sizes of one aspect
 

@@ -13,10 +13,10 @@ from av.video.frame import VideoFrame
 
 from vidprep.formats.errors import PictureError
 from vidprep.formats.model import FrameSize, Orientation, VideoInfo
-from vidprep.formats.video import FrameProperties, light_side_data, properties_of, turn_of
-from vidprep.transcode.media.frames import buffer_arguments
-from vidprep.transcode.media.picture import TOLD_AT_KEYFRAMES, Picture, plan_picture
-from vidprep.transcode.media.source_picture import (
+from vidprep.formats.video.midway import FrameProperties, properties_of
+from vidprep.formats.video.picture_facts import turn_of
+from vidprep.formats.video.pyav import light_side_data
+from vidprep.transcode.media._source_picture import (
     SourcePicture,
     alpha_of,
     describe,
@@ -26,7 +26,9 @@ from vidprep.transcode.media.source_picture import (
     is_refused,
     tags_of,
 )
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.media.frames import buffer_arguments
+from vidprep.transcode.media.picture import TOLD_AT_KEYFRAMES, Picture, plan_picture
+from vidprep.transcode.settings.run import RunSettings
 
 NAMED_CHANGES, OPAQUE = 5, 255
 TURN_EACH = {"mjpeg"}  # codecs whose frames carry EXIF orientation; a mirrored one has the same rotation as another

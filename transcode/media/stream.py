@@ -20,11 +20,12 @@ from av.video.frame import VideoFrame
 from vidprep.formats.errors import LimitError
 from vidprep.formats.model import Cut, FrameSize, OutputFormat, VideoInfo
 from vidprep.formats.moments import OutputClock, Window
-from vidprep.formats.video import SeekPoint, Source, survey_of
+from vidprep.formats.video.seek import SeekPoint, survey_of
+from vidprep.formats.video.source import Source
+from vidprep.transcode.media._source_picture import is_never_visible
 from vidprep.transcode.media.frames import OutputFrame, SourceFacts, retimed, source_frames
 from vidprep.transcode.media.picture_filter import PictureFilter
-from vidprep.transcode.media.source_picture import is_never_visible
-from vidprep.transcode.settings import RunSettings
+from vidprep.transcode.settings.run import RunSettings
 
 A = TypeVar("A")
 

@@ -27,24 +27,15 @@ from av.video.stream import VideoStream
 from vidprep.formats.errors import NotIndexedError, StoreError, VerifyError
 from vidprep.formats.model import OutputFormat, StoredPackets, VideoFacts, rescale
 from vidprep.formats.profiles import CODECS
-from vidprep.formats.video import (
-    DecoderConfig,
-    GopDecoders,
-    NumberedFrames,
-    PacketIndex,
-    PacketIndexer,
-    Turn,
-    open_video,
-    payload_checksum,
-    reason_of,
-    spans_of,
-    time_base_of,
-    turn_of,
-    video_decoder,
-    visible_bytes,
-)
+from vidprep.formats.video.gop_frames import DecoderConfig, GopDecoders
+from vidprep.formats.video.numbered import NumberedFrames
+from vidprep.formats.video.packets import PacketIndex, PacketIndexer, spans_of
+from vidprep.formats.video.picture_facts import Turn, turn_of
+from vidprep.formats.video.pyav import reason_of, time_base_of, video_decoder, visible_bytes
+from vidprep.formats.video.source import open_video
+from vidprep.formats.video.writer import payload_checksum
 from vidprep.transcode.media.metrics import FrameScorer, QualityReport, QualitySums
-from vidprep.transcode.settings import QualityGate
+from vidprep.transcode.settings.options import QualityGate
 
 KEPT_GOP_BYTES = 4 << 20
 

@@ -1,5 +1,1 @@
 """Pages with figures, and the live view of events."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

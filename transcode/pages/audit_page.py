@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from vidprep.transcode.audit import ERROR, FINDINGS_NAME, AuditReport, Form, FormFacts, write_findings
-from vidprep.transcode.pages.page import Column, Page, Section, Table, Tile, decimals
+from vidprep.transcode.audit.audit import FINDINGS_NAME, AuditReport, Form, FormFacts, write_findings
+from vidprep.transcode.audit.dataset import ERROR
+from vidprep.transcode.pages._page import Column, Page, Section, Table, Tile, decimals
 from vidprep.transcode.pages.report import ReportFiles, write_page
 
 FINDINGS_SHOWN = 2000

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vidprep.formats.errors import for_json, in_bytes
-from vidprep.formats.storage import replacing
-from vidprep.transcode.pages.page import (
+from vidprep.formats.storage.local import replacing
+from vidprep.transcode.pages._page import (
     COLOURS,
     LOG,
     Chart,

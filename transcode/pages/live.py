@@ -1,6 +1,6 @@
 """`monitor`: show the events of runs and loaders live in a terminal, on any machine that sees their files.
 
-The events of a PrefetchLoader are described in formats/training/events.py.
+The events of a PrefetchLoader are described in formats/training/_events.py.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from vidprep.formats.errors import SourceError, count_of, in_bytes, printable
-from vidprep.formats.storage import check_regular, open_regular, parse_json
-from vidprep.transcode.run import RunView, VideoState
+from vidprep.formats.storage.untrusted import check_regular, open_regular, parse_json
+from vidprep.transcode.run.events import RunView, VideoState
 
 HISTORY = 60
 BARS = " ▁▂▃▄▅▆▇█"

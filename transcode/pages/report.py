@@ -1,7 +1,7 @@
 """`report`: one page about finished destinations, as HTML, Markdown and JSON.
 
-Figures come from manifests (figures.py). Frames are decoded only for the worst frames and for a sample that measures
-the size as PNG and JPEG, by child processes with a deadline (stills.py).
+Figures come from manifests (_figures.py). Frames are decoded only for the worst frames and for a sample that measures
+the size as PNG and JPEG, by child processes with a deadline (_stills.py).
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ import pyarrow.compute as pc
 
 from vidprep.formats.errors import SettingsError, StoreError, for_json
 from vidprep.formats.model import Cut
-from vidprep.formats.storage import read_json, replacing
-from vidprep.transcode.choose import SUMMARY_NAME, SWEEP_FORMAT
-from vidprep.transcode.pages.figures import FinishedDestination, figures, open_destination, pixels
-from vidprep.transcode.pages.page import Page, Section, as_html, as_markdown
-from vidprep.transcode.pages.run_section import run_sections
-from vidprep.transcode.pages.stills import (
+from vidprep.formats.storage.local import replacing
+from vidprep.formats.storage.untrusted import read_json
+from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT
+from vidprep.transcode.pages._figures import FinishedDestination, figures, open_destination, pixels
+from vidprep.transcode.pages._page import Page, Section, as_html, as_markdown
+from vidprep.transcode.pages._run_section import run_sections
+from vidprep.transcode.pages._stills import (
     JPEG_QUALITY,
     CompareTask,
     SizeTask,
@@ -35,9 +36,10 @@ from vidprep.transcode.pages.stills import (
     take_in,
 )
 from vidprep.transcode.pages.sweep_section import sweep_sections
-from vidprep.transcode.settings import RunSettings
-from vidprep.transcode.sources import Unit, choose
-from vidprep.transcode.workers import LocalPool, stopped_by_signals
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.unit import Unit, choose
+from vidprep.transcode.workers.local import LocalPool
+from vidprep.transcode.workers.pool import stopped_by_signals
 
 DRAWN = 3  # random frames of each destination
 SAMPLED_VIDEOS = 12

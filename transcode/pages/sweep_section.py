@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from vidprep.formats.errors import count_of, in_bytes
-from vidprep.transcode.pages.page import COLOURS, LOG, Chart, Column, Section, Table, Tile, chart_text, decimals, layout
+from vidprep.transcode.pages._page import (
+    COLOURS,
+    LOG,
+    Chart,
+    Column,
+    Section,
+    Table,
+    Tile,
+    chart_text,
+    decimals,
+    layout,
+)
 
 ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
 ONE, TWO, FOUR = decimals(1), decimals(2), decimals(4)

@@ -1,5 +1,1 @@
 """A run: plan the work, do it, and report what happened."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

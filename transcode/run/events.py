@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vidprep.formats.errors import DestinationError, VidprepError, printable
-from vidprep.formats.storage import memory_bytes, replacing
+from vidprep.formats.storage.local import memory_bytes, replacing
 
 if TYPE_CHECKING:
-    from vidprep.formats.manifest import ManifestRow
+    from vidprep.formats.manifest.row import ManifestRow
     from vidprep.transcode.run.plan import Plan
     from vidprep.transcode.run.run import Summary
-    from vidprep.transcode.unit import Job
+    from vidprep.transcode.unit.job import Job
 
 PROGRESS_SECONDS = 2.0
 RECENT_SECONDS = 60.0

@@ -12,13 +12,18 @@ from functools import cached_property
 from pathlib import Path
 
 from vidprep.formats.errors import DestinationError, SourceError, count_of, printable
-from vidprep.formats.manifest import ManifestRow
-from vidprep.formats.storage import is_url, sampled_digest
-from vidprep.formats.stores import ENCODED, shuffled
-from vidprep.transcode.destination import Destination, KnownUnit
-from vidprep.transcode.settings import RunSettings
-from vidprep.transcode.sources import SKIPPED, SourceList, Unit, one_line
-from vidprep.transcode.unit import WholeJob, fail, new_row
+from vidprep.formats.manifest.row import ManifestRow
+from vidprep.formats.storage.base import is_url
+from vidprep.formats.storage.local import sampled_digest
+from vidprep.formats.stores.registry import ENCODED
+from vidprep.formats.stores.shards import shuffled
+from vidprep.transcode.destination.destination import Destination
+from vidprep.transcode.destination.run_file import KnownUnit
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.table_rows import SKIPPED
+from vidprep.transcode.sources.tables import one_line
+from vidprep.transcode.sources.unit import SourceList, Unit
+from vidprep.transcode.unit.job import WholeJob, fail, new_row
 
 UNKNOWN = "unknown extension"
 KEPT_EXTENSIONS = 10

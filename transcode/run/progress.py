@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import count_of, in_bytes, printable
-from vidprep.formats.manifest import NOTES, ManifestRow
-from vidprep.transcode.destination import Partition, TaskShare
+from vidprep.formats.manifest.remarks import NOTES
+from vidprep.formats.manifest.row import ManifestRow
+from vidprep.transcode.destination.array_plan import TaskShare
+from vidprep.transcode.destination.partition import Partition
 from vidprep.transcode.run.events import Events
 from vidprep.transcode.run.plan import Plan, in_words
 from vidprep.transcode.run.run import Summary
-from vidprep.transcode.unit import Job
+from vidprep.transcode.unit.job import Job
 
 if TYPE_CHECKING:
     from tqdm import tqdm

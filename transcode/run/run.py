@@ -18,12 +18,18 @@ from vidprep.formats.errors import (
     VidprepError,
     WorkerError,
 )
-from vidprep.formats.manifest import NOTES, ManifestRow, Recorded, Remark, checked
-from vidprep.formats.storage import import_pyarrow, is_disk_full
-from vidprep.transcode.destination import Destination, no_room
+from vidprep.formats.manifest.remarks import NOTES, Remark
+from vidprep.formats.manifest.row import ManifestRow, Recorded, checked
+from vidprep.formats.storage.local import is_disk_full
+from vidprep.formats.storage.untrusted import import_pyarrow
+from vidprep.transcode.destination.destination import Destination
+from vidprep.transcode.destination.run_file import no_room
 from vidprep.transcode.run.plan import Plan
-from vidprep.transcode.unit import Job, JobNotDone, JobQueue, JobResult, WholeJob, discard, fail, new_row
-from vidprep.transcode.workers import Pool, Sample, resolve_fault, stopped_by_signals, was_killed, why_not_writable
+from vidprep.transcode.unit.job import Job, JobNotDone, JobResult, WholeJob, discard, fail, new_row
+from vidprep.transcode.unit.queue import JobQueue
+from vidprep.transcode.workers.child import was_killed
+from vidprep.transcode.workers.host import Sample, resolve_fault, why_not_writable
+from vidprep.transcode.workers.pool import Pool, stopped_by_signals
 
 GRACE_SECONDS = 10.0
 KEPT_FAILURES = 20

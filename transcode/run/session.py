@@ -12,39 +12,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import DestinationError, SettingsError, count_of
-from vidprep.formats.manifest import Recorded, manifest_paths, manifest_rows, removed
+from vidprep.formats.manifest.row import Recorded, removed
+from vidprep.formats.manifest.table import manifest_paths, manifest_rows
 from vidprep.formats.processes import Process
-from vidprep.formats.storage import OBJECT_STORES, ArrowStream
-from vidprep.formats.stores import ENCODED
-from vidprep.transcode.destination import (
-    Destination,
-    Partition,
-    PlannedLabels,
-    Selection,
-    TaskShare,
-    begin_part,
-    clear_other_stores,
-    end_part,
-    forget_plan,
-    open_destination,
-    parse_partition,
-    plan_labels,
-    previewed,
-    splits_name,
-    value_found_for,
-)
-from vidprep.transcode.media import encoder_version, find_ffmpeg, has_encoder, used_versions
+from vidprep.formats.storage.base import OBJECT_STORES
+from vidprep.formats.storage.untrusted import ArrowStream
+from vidprep.formats.stores.registry import ENCODED
+from vidprep.transcode.destination.array_plan import Selection, TaskShare, begin_part, end_part, forget_plan, previewed
+from vidprep.transcode.destination.destination import Destination, splits_name
+from vidprep.transcode.destination.labels import PlannedLabels, plan_labels
+from vidprep.transcode.destination.opening import clear_other_stores, open_destination
+from vidprep.transcode.destination.partition import Partition, parse_partition
+from vidprep.transcode.destination.run_file import value_found_for
+from vidprep.transcode.media.ffmpeg_program import encoder_version, find_ffmpeg, has_encoder, used_versions
 from vidprep.transcode.run.plan import Plan, plan
 from vidprep.transcode.run.progress import Progress
 from vidprep.transcode.run.run import Summary, run
 from vidprep.transcode.run.target import shared_value
-from vidprep.transcode.settings import RunOptions, RunSettings, SourceOptions, as_place, as_source
-from vidprep.transcode.sources import IN_MEMORY, VIDEO_EXTENSIONS, SourceList, find_sources, is_table, one_line
-from vidprep.transcode.unit import Job, JobResult
-from vidprep.transcode.workers import Pool, default_jobs, expected_of_hosts, sample_of, start_process, workers_of
+from vidprep.transcode.settings.parse import as_place, as_source
+from vidprep.transcode.settings.run import RunOptions, RunSettings, SourceOptions
+from vidprep.transcode.sources.listing import find_sources
+from vidprep.transcode.sources.table_rows import IN_MEMORY
+from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS, is_table, one_line
+from vidprep.transcode.sources.unit import SourceList
+from vidprep.transcode.unit.job import Job, JobResult
+from vidprep.transcode.workers.child import start_process
+from vidprep.transcode.workers.host import expected_of_hosts, sample_of
+from vidprep.transcode.workers.local import default_jobs, workers_of
+from vidprep.transcode.workers.pool import Pool
 
 if TYPE_CHECKING:
-    from vidprep.formats.manifest import Labels
+    from vidprep.formats.manifest.labels import Labels
 
 NAMED = 5
 
@@ -386,7 +384,7 @@ def _search_value(session: Session) -> None:
 
 
 def _planned_labels(request: RunRequest, sources: SourceList, todo: Plan) -> PlannedLabels:
-    from vidprep.formats.manifest import Labels, read_labels
+    from vidprep.formats.manifest.labels import Labels, read_labels
 
     are_all = sources.why_partial is None
     labels = sources.labels or Labels([unit.id for unit in sources.units])
@@ -450,7 +448,7 @@ def _move_and_remove(request: RunRequest, todo: Plan) -> None:
 
 def _check_opens(place: Destination) -> None:
     """Check that the destination opens, when there was nothing to do. Raises StoreError."""
-    from vidprep.formats.stores import open_store
+    from vidprep.formats.stores.registry import open_store
 
     if not place.part and not place.storage.is_remote and place.manifest.exists():
         open_store(place.root)

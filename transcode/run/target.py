@@ -14,15 +14,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vidprep.formats.errors import SettingsError, StoppedError, count_of
-from vidprep.formats.manifest import ManifestRow, manifest_rows
-from vidprep.transcode.destination import open_destination
-from vidprep.transcode.media import encoder_version, used_versions
+from vidprep.formats.manifest.row import ManifestRow
+from vidprep.formats.manifest.table import manifest_rows
+from vidprep.transcode.destination.opening import open_destination
+from vidprep.transcode.media.ffmpeg_program import encoder_version, used_versions
 from vidprep.transcode.run.plan import plan
 from vidprep.transcode.run.run import run
-from vidprep.transcode.settings import RunSettings
-from vidprep.transcode.sources import SourceList, Unit, choose
-from vidprep.transcode.unit import Job, JobResult, Search, reached_by, unscored
-from vidprep.transcode.workers import Pool
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.unit import SourceList, Unit, choose
+from vidprep.transcode.unit.job import Job, JobResult
+from vidprep.transcode.unit.target_search import Search, reached_by, unscored
+from vidprep.transcode.workers.pool import Pool
 
 
 def run_trial(

@@ -18,8 +18,8 @@ from vidprep.formats.model import FrameSize
 from vidprep.formats.moments import file_time_base
 from vidprep.formats.option import Option, check_options, documented
 from vidprep.formats.profiles import CODECS, CONTAINERS, JPEG_SUBSAMPLINGS
-from vidprep.formats.stores import ENCODED, STORES_OF_FRAMES, VIDEO_SHARDS, VIDEO_STORES
-from vidprep.formats.video import EncoderOptions as EncoderOptions
+from vidprep.formats.stores.registry import ENCODED, STORES_OF_FRAMES, VIDEO_SHARDS, VIDEO_STORES
+from vidprep.formats.video.options import EncoderOptions as EncoderOptions
 from vidprep.transcode.settings.parse import parse_bytes, parse_segment
 
 # Start of a search for a CRF: medians over the clips that defaults were chosen on, accurate to a few dB.

@@ -29,17 +29,8 @@ from vidprep.formats.option import (
     words_for,
 )
 from vidprep.formats.profiles import CODECS
-from vidprep.formats.storage import (
-    INT64_MAX,
-    MAX_NUMBER_LENGTH,
-    ArrowStream,
-    bounded_fraction,
-    check_no_password,
-    is_url,
-    lacks_bucket,
-    normalized,
-    rate_of,
-)
+from vidprep.formats.storage.base import check_no_password, is_url, lacks_bucket, normalized
+from vidprep.formats.storage.untrusted import INT64_MAX, MAX_NUMBER_LENGTH, ArrowStream, bounded_fraction, rate_of
 
 TAKEN[ArrowStream] = (lambda value: hasattr(value, "__arrow_c_stream__"), "a table of Arrow, pandas or polars")
 P = ParamSpec("P")

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from vidprep.formats.errors import MissingError, SettingsError
-from vidprep.formats.manifest import shown
+from vidprep.formats.manifest.row import shown
 from vidprep.formats.option import Declared, Option, check_options, documented, options_of
-from vidprep.formats.storage import is_url
-from vidprep.formats.video import EncoderOptions
+from vidprep.formats.storage.base import is_url
+from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import Limits, QualityGate, Retime, Sampling, Scale, Target
 from vidprep.transcode.settings.output import FrameOutput, Output, VideoOutput, output_of
 from vidprep.transcode.settings.parse import (

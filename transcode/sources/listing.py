@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING
 from vidprep.formats.errors import ReadError, SettingsError, SourceError, count_of
 from vidprep.formats.model import SourceState
 from vidprep.formats.pictures import PICTURE_EXTENSIONS, is_numbered_picture, series_of
-from vidprep.formats.storage import open_regular
+from vidprep.formats.storage.untrusted import open_regular
+from vidprep.transcode.sources._search import Identity, MissingFile, SourceSearch, fault_of_file, identity_of, why_not
 from vidprep.transcode.sources.outputs import STATE_DIR, check_outputs
 from vidprep.transcode.sources.robot import episode_table, is_robot_dataset
 from vidprep.transcode.sources.scratch import list_remote
-from vidprep.transcode.sources.search import Identity, MissingFile, SourceSearch, fault_of_file, identity_of, why_not
 from vidprep.transcode.sources.table_rows import IN_MEMORY, SKIPPED, read_table
 from vidprep.transcode.sources.tables import (
     READERS,
@@ -47,7 +47,7 @@ from vidprep.transcode.sources.unit import SourceList, SplitDrawing, Unit, group
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from vidprep.formats.manifest import Labels
+    from vidprep.formats.manifest.labels import Labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def labels_of(
         return None, None
     import pyarrow as pa
 
-    from vidprep.formats.manifest import CLASS_LABEL, SPLIT_LABEL, Labels, values_of
+    from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, Labels, values_of
 
     columns: dict[str, pa.Array] = {}
     rows = pa.array([unit.row for unit in units], pa.int64())

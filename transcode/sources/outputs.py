@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from vidprep.formats.errors import SourceError, count_of
-from vidprep.transcode.sources.search import SourceSearch
+from vidprep.transcode.sources._search import SourceSearch
 from vidprep.transcode.sources.tables import one_line
 from vidprep.transcode.sources.unit import Unit
 

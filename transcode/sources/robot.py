@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vidprep.formats.errors import SourceError, StoreError
-from vidprep.formats.storage import read_json
+from vidprep.formats.storage.untrusted import read_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

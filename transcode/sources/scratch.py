@@ -29,18 +29,20 @@ from vidprep.formats.errors import (
     StoreError,
     VidprepError,
 )
-from vidprep.formats.manifest import Remark
+from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import SourceState
 from vidprep.formats.pictures import PICTURE_EXTENSIONS, list_pictures
 from vidprep.formats.processes import ProcessId
-from vidprep.formats.storage import ObjectStorage, is_url, read_json, split_url
+from vidprep.formats.storage.base import is_url, split_url
+from vidprep.formats.storage.remote import ObjectStorage
+from vidprep.formats.storage.untrusted import read_json
+from vidprep.transcode.sources._search import SourceSearch
 from vidprep.transcode.sources.outputs import STATE_DIR
-from vidprep.transcode.sources.search import SourceSearch
 from vidprep.transcode.sources.tables import READERS, VIDEO_EXTENSIONS
 from vidprep.transcode.sources.unit import Unit
 
 if TYPE_CHECKING:
-    from vidprep.transcode.sources.web_store import WebStore
+    from vidprep.transcode.sources._web_store import WebStore
 
 
 class RemoteFiles:
@@ -149,7 +151,7 @@ def fetch(unit: Unit, path: Path, source_rate: Fraction | None = None) -> None:
 
 
 def _join_pictures(unit: Unit, path: Path, source_rate: Fraction | None) -> None:
-    from vidprep.formats.video import join_pictures  # PyAV
+    from vidprep.formats.video.series import join_pictures  # PyAV
 
     if source_rate is None:
         raise SettingsError("<source_fps>: a folder of pictures needs it; give the pictures a second", source_fps=25)
@@ -162,7 +164,7 @@ def _join_pictures(unit: Unit, path: Path, source_rate: Fraction | None) -> None
 
 def remarks_on_pictures(unit: Unit) -> list[Remark]:
     """Return remarks if numbers are missing in a folder of pictures, or its TIFFs have several pages."""
-    from vidprep.formats.video import pages_left_out  # PyAV
+    from vidprep.formats.video.series import pages_left_out  # PyAV
 
     try:
         pictures = list_pictures(unit.path)
@@ -235,7 +237,7 @@ def scratch_folder() -> Iterator[Path]:
 def _remote_store(url: str) -> ObjectStorage | WebStore:
     if not url.startswith(("http://", "https://")):
         return ObjectStorage(url)
-    from vidprep.transcode.sources.web_store import WebStore  # pyarrow and NumPy, which workers do not need
+    from vidprep.transcode.sources._web_store import WebStore  # pyarrow and NumPy, which workers do not need
 
     return WebStore(url)
 

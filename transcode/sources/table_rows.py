@@ -21,10 +21,10 @@ from typing import Any
 from vidprep.formats.errors import ReadError, SourceError, VidprepError, count_of
 from vidprep.formats.model import Cut, SourceState
 from vidprep.formats.pictures import PictureSeries, list_pictures
-from vidprep.formats.storage import check_no_password, is_url
+from vidprep.formats.storage.base import check_no_password, is_url
+from vidprep.transcode.sources._search import SourceSearch, fault_of_file, why_not
 from vidprep.transcode.sources.outputs import IN_SHARDS, fault_of_output
 from vidprep.transcode.sources.scratch import RemoteFiles
-from vidprep.transcode.sources.search import SourceSearch, fault_of_file, why_not
 from vidprep.transcode.sources.tables import (
     KEYS,
     SourceTable,

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from vidprep.formats.errors import SourceError
-from vidprep.formats.storage import ArrowStream, open_regular, read_parquet
+from vidprep.formats.storage.untrusted import ArrowStream, open_regular, read_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,7 +101,7 @@ class SourceTable:
             return [None] * self.num_rows
         if isinstance(column, Sequence):
             return column
-        from vidprep.formats.manifest import values_of
+        from vidprep.formats.manifest.labels import values_of
 
         return values_of(column)
 
@@ -113,7 +113,7 @@ class SourceTable:
         """Return an array as a manifest stores it. Raises ValueError if a manifest cannot hold it."""
         import pyarrow as pa
 
-        from vidprep.formats.manifest import storable as in_parquet
+        from vidprep.formats.manifest.labels import storable as in_parquet
 
         column = self.columns[name]
         try:

@@ -19,10 +19,10 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from vidprep.formats.model import WHOLE, Cut, SourceState
-from vidprep.formats.storage import is_url
+from vidprep.formats.storage.base import is_url
 
 if TYPE_CHECKING:
-    from vidprep.formats.manifest import Labels
+    from vidprep.formats.manifest.labels import Labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class SplitDrawing:
         """
         import pyarrow as pa
 
-        from vidprep.formats.manifest import CLASS_LABEL, SPLIT_LABEL, values_of
+        from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, values_of
 
         def kept(known: Labels) -> Sequence[str | None]:
             is_kept = known.split_rule == self.rule and SPLIT_LABEL in known.columns
@@ -96,7 +96,7 @@ def groups_of(
     """
     if column is None:
         return [os.path.splitext(path)[0] for path in paths]
-    from vidprep.formats.manifest import values_of
+    from vidprep.formats.manifest.labels import values_of
 
     values = values_of(columns[column]) if column in columns else [None] * len(ids)
     return [_key(value) if value is not None else f"alone {id_}" for value, id_ in zip(values, ids, strict=True)]

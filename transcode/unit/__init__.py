@@ -1,5 +1,1 @@
 """The life of one video, top to bottom: `run_job` is the story."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,16 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vidprep.formats.errors import DiskFullError, ReadError, VidprepError
-from vidprep.formats.manifest import ManifestRow
+from vidprep.formats.manifest.row import ManifestRow
 from vidprep.formats.model import SourceState
-from vidprep.formats.storage import is_disk_full, is_out_of_memory
-from vidprep.transcode.settings import RunSettings
-from vidprep.transcode.sources import Unit
+from vidprep.formats.storage.local import is_disk_full, is_out_of_memory
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.unit import Unit
 
 if TYPE_CHECKING:
     from vidprep.formats.model import OutputFormat
-    from vidprep.formats.video import SeekPoint, Source
-    from vidprep.transcode.media import Measurements, OutputTiming, Picture, SourceFacts
+    from vidprep.formats.video.seek import SeekPoint
+    from vidprep.formats.video.source import Source
+    from vidprep.transcode.media.frames import SourceFacts
+    from vidprep.transcode.media.picture import Picture
+    from vidprep.transcode.media.stream import OutputTiming
+    from vidprep.transcode.media.verify import Measurements
 
 
 ATTEMPTS_MAX = 2**15 - 1  # the largest value of its column
@@ -82,7 +86,7 @@ class Segment:
 
     def entry(self, source: Source) -> SeekPoint | None:
         """Return where decoding begins; None if it begins at the start. Raises ReadError."""
-        from vidprep.formats.video import jump_to
+        from vidprep.formats.video.seek import jump_to
 
         if self.keyframe is None:
             return None

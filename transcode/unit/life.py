@@ -14,23 +14,22 @@ from fractions import Fraction
 from pathlib import Path
 
 from vidprep.formats.errors import DamagedError, GateError, PictureError, ReadError, VerifyError, VidprepError
-from vidprep.formats.manifest import ManifestRow, Remark, checked
+from vidprep.formats.manifest.remarks import Remark
+from vidprep.formats.manifest.row import ManifestRow, checked
 from vidprep.formats.model import OutputFormat, SourceState, VideoInfo
 from vidprep.formats.moments import MILLISECOND
-from vidprep.formats.storage import cpu_seconds, sampled_digest
-from vidprep.formats.video import RAW_STREAMS, Source
-from vidprep.transcode.media import (
-    AudioTrack,
-    FrameStream,
-    encode_and_measure,
-    encoder_version,
-    not_scored,
-    open_source,
-    sampled_frames,
-    timing_of,
-)
-from vidprep.transcode.settings import RunSettings, Target
-from vidprep.transcode.unit.engines import Outcome, engine_of
+from vidprep.formats.storage.local import cpu_seconds, sampled_digest
+from vidprep.formats.video.source import RAW_STREAMS, Source
+from vidprep.transcode.media.audio import AudioTrack
+from vidprep.transcode.media.encode import encode_and_measure
+from vidprep.transcode.media.ffmpeg_program import encoder_version
+from vidprep.transcode.media.metrics import not_scored
+from vidprep.transcode.media.stream import FrameStream, open_source, sampled_frames, timing_of
+from vidprep.transcode.settings.options import Target
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.unit._engines import Outcome, engine_of
+from vidprep.transcode.unit._row import describe_frames, describe_header, describe_output, describe_picture, remarks
+from vidprep.transcode.unit._segments import segments_of
 from vidprep.transcode.unit.job import (
     NO_CALLBACKS,
     Context,
@@ -45,8 +44,6 @@ from vidprep.transcode.unit.job import (
     fail,
     new_row,
 )
-from vidprep.transcode.unit.row import describe_frames, describe_header, describe_output, describe_picture, remarks
-from vidprep.transcode.unit.segments import segments_of
 from vidprep.transcode.unit.target_search import CLOSE_DB, CLOSE_ENOUGH_DB, Search, reached_by
 
 # Coded audio begins with encoder delay: 21 to 46 ms for AAC.

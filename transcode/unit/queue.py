@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vidprep.formats.errors import CrashedError, DeadlineError
-from vidprep.formats.manifest import ManifestRow
+from vidprep.formats.manifest.row import ManifestRow
 from vidprep.transcode.unit.job import (
     Job,
     JobNotDone,

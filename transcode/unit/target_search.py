@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from vidprep.formats.manifest import ManifestRow
-from vidprep.transcode.settings import QualityScale, Target
+from vidprep.formats.manifest.row import ManifestRow
+from vidprep.transcode.settings.options import Target
+from vidprep.transcode.settings.output import QualityScale
 
 CLOSE_DB = 0.25
 CLOSE_ENOUGH_DB = 2.0  # where only those below the target are made again

@@ -25,15 +25,15 @@ from vidprep.formats.errors import (
     TakenOverError,
     WorkerError,
 )
-from vidprep.formats.manifest import ManifestRow
+from vidprep.formats.manifest.row import ManifestRow
 from vidprep.formats.processes import CORES, MEMORY, WORK, DiedError, Process, memory_of_each
-from vidprep.formats.storage import is_disk_full, split_url
-from vidprep.transcode.sources import fetch, remarks_on_pictures, remote_folder
-from vidprep.transcode.unit import (
+from vidprep.formats.storage.base import split_url
+from vidprep.formats.storage.local import is_disk_full
+from vidprep.transcode.sources.scratch import fetch, remarks_on_pictures, remote_folder
+from vidprep.transcode.unit.job import (
     Context,
     Job,
     JobNotDone,
-    JobQueue,
     JobResult,
     JoinJob,
     SegmentJob,
@@ -43,6 +43,7 @@ from vidprep.transcode.unit import (
     fail,
     new_row,
 )
+from vidprep.transcode.unit.queue import JobQueue
 from vidprep.transcode.workers.host import classify_fault
 
 
@@ -80,7 +81,7 @@ def staged(job: Job, make: Callable[[Job], JobResult]) -> JobResult:
 
 def _put(path: Path, upload: Upload) -> None:
     """Upload an output. Raises DestinationError, and TakenOverError if another run has taken over."""
-    from vidprep.transcode.destination import LeasePlace
+    from vidprep.transcode.destination.lease import LeasePlace
 
     url, name = split_url(upload.url)
     try:
@@ -341,6 +342,6 @@ def _how_it_died(exit_code: int) -> str:
 
 def _run_in_child(job: Job) -> JobResult:
     from vidprep.formats.processes import cores, on_progress
-    from vidprep.transcode.unit import run_job
+    from vidprep.transcode.unit.life import run_job
 
     return run_job(job, Context(on_progress, cores))

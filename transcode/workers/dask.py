@@ -14,9 +14,9 @@ from typing import Any
 import distributed
 
 from vidprep.formats.errors import BackendError
-from vidprep.transcode.unit import Job, JobResult
-from vidprep.transcode.workers.cluster import POLL_SECONDS, RESULT_SECONDS, ClusterPool, importing
-from vidprep.transcode.workers.cluster_worker import stop_children, why_not_here, work
+from vidprep.transcode.unit.job import Job, JobResult
+from vidprep.transcode.workers._cluster import POLL_SECONDS, RESULT_SECONDS, ClusterPool, importing
+from vidprep.transcode.workers._cluster_worker import stop_children, why_not_here, work
 from vidprep.transcode.workers.host import HostRequirements
 
 READY_SECONDS = 15

@@ -22,13 +22,15 @@ from vidprep.formats.errors import (
     VidprepError,
     WorkerError,
 )
-from vidprep.formats.manifest import ManifestRow
+from vidprep.formats.manifest.row import ManifestRow
 from vidprep.formats.model import SourceState
-from vidprep.formats.storage import is_url, storage_of
-from vidprep.transcode.media import used_versions
-from vidprep.transcode.settings import RunSettings
-from vidprep.transcode.sources import Unit, current_state
-from vidprep.transcode.unit import Job, JobNotDone, JobResult
+from vidprep.formats.storage.base import is_url
+from vidprep.formats.storage.remote import storage_of
+from vidprep.transcode.media.ffmpeg_program import used_versions
+from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.sources.scratch import current_state
+from vidprep.transcode.sources.unit import Unit
+from vidprep.transcode.unit.job import Job, JobNotDone, JobResult
 
 TOKEN_NAME = "token"
 LOOKED_AT, SAMPLED, SAMPLED_BEHIND_URLS = 1000, 16, 2

@@ -13,8 +13,8 @@ from typing import Any, Self, TypeVar
 
 from vidprep.formats.errors import MissingError
 from vidprep.formats.processes import Process
-from vidprep.transcode.settings import BACKENDS
-from vidprep.transcode.unit import Job, JobResult
+from vidprep.transcode.settings.run import BACKENDS
+from vidprep.transcode.unit.job import Job, JobResult
 from vidprep.transcode.workers.child import Child, Interrupted, make, stops_the_run
 from vidprep.transcode.workers.host import HostRequirements
 from vidprep.transcode.workers.pool import Pool

@@ -13,9 +13,10 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from vidprep.formats.errors import BackendError
-from vidprep.transcode.unit import TRIES, Job, JobResult
-from vidprep.transcode.workers.cluster import POLL_SECONDS, RESULT_SECONDS, ClusterPool
-from vidprep.transcode.workers.cluster_worker import why_not_here, work
+from vidprep.transcode.unit.job import Job, JobResult
+from vidprep.transcode.unit.queue import TRIES
+from vidprep.transcode.workers._cluster import POLL_SECONDS, RESULT_SECONDS, ClusterPool
+from vidprep.transcode.workers._cluster_worker import why_not_here, work
 from vidprep.transcode.workers.host import HostRequirements
 
 SHUTDOWN_SECONDS = 15.0

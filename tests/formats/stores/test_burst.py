@@ -23,7 +23,7 @@ from PIL import Image
 from vidprep.formats import open_store
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.labels import Labels
-from vidprep.formats.stores.index import IndexedVideo, write_index
+from vidprep.formats.stores._index import IndexedVideo, write_index
 
 PICTURES = np.random.default_rng(0).integers(0, 255, (5, 6, 8, 3), np.uint8).repeat(8, 1).repeat(8, 2)
 needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files in /proc")

@@ -16,7 +16,7 @@ import pytest
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.labels import Labels
-from vidprep.formats.stores.index import FrameIndex, IndexedVideo, write_index
+from vidprep.formats.stores._index import FrameIndex, IndexedVideo, write_index
 
 LABELS = Labels(
     [f"v{number:04d}" for number in range(130)],

@@ -22,7 +22,7 @@ from tests.real_media import SHARED_MEDIA
 from vidprep.formats import VideoDataset, open_store
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.manifest.table import manifest_rows
-from vidprep.formats.storage import sha256_of
+from vidprep.formats.storage.local import sha256_of
 from vidprep.formats.stores.encoded import VideoReader, VideoStore
 from vidprep.formats.stores.gops import GOPS_NAME, known_in
 from vidprep.formats.stores.raw_files import VideoFiles

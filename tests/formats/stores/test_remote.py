@@ -24,7 +24,8 @@ from tests.helpers import transcode
 from tests.web import Web, web_of
 from vidprep.formats import PrefetchLoader, VideoDataset, open_store
 from vidprep.formats.errors import SettingsError, StoreError, VidprepError
-from vidprep.formats.stores import FrameStore, VideoStore
+from vidprep.formats.stores.base import FrameStore
+from vidprep.formats.stores.encoded import VideoStore
 
 KINDS = ("h264", "h264 own times", "shards", "deep", "burst", "burst shards", "tensor", "gulp", "webdataset")
 

@@ -27,7 +27,7 @@ from tests.sampling import in_turn
 from vidprep.formats import FrameStore, open_store
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.table import read_manifest
-from vidprep.formats.stores.index import FrameIndex
+from vidprep.formats.stores._index import FrameIndex
 
 
 def test_ids_labels_and_lengths_are_those_of_the_manifest(store, folder):

@@ -19,7 +19,7 @@ from tests.sampling import in_turn
 from vidprep.formats import open_store
 from vidprep.formats.errors import ManifestError, SettingsError, StoreError
 from vidprep.formats.manifest.labels import Labels
-from vidprep.formats.stores.index import FrameIndex, IndexedVideo, write_index
+from vidprep.formats.stores._index import FrameIndex, IndexedVideo, write_index
 
 
 def copied(folder: Path, tmp_path: Path) -> Path:

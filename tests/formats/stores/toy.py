@@ -9,8 +9,8 @@ import simplejpeg
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.table import label_columns
 from vidprep.formats.storage.local import replacing
+from vidprep.formats.stores._indexed import decode_rows, scaled_size
 from vidprep.formats.stores.base import FrameStore, VideoFacts
-from vidprep.formats.stores.indexed import decode_rows, scaled_size
 from vidprep.formats.stores.shards import StoreLayout
 
 

@@ -20,8 +20,8 @@ from vidprep.formats import ElasticDistributedSampler, PrefetchLoader, VideoData
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from tests.formats.training.loading import children  # after the path is known
 from vidprep.formats.training import loader as loader_module
-from vidprep.formats.training.joined_datasets import JoinedDatasets
-from vidprep.formats.training.order import run_order
+from vidprep.formats.training._joined_datasets import JoinedDatasets
+from vidprep.formats.training._order import run_order
 
 OURS = ("rank", "elastic", "runs")
 OF_TORCH = ("DistributedSampler", "DataLoader", "StatefulDataLoader")

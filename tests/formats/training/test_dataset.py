@@ -22,9 +22,9 @@ from vidprep.formats import (
 )
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.stores.raw_files import VideoFiles
+from vidprep.formats.training._transform import to_ycbcr
 from vidprep.formats.training.dataset import UNUSED
 from vidprep.formats.training.samplers import Timing, Windows
-from vidprep.formats.training.transform import to_ycbcr
 
 
 def test_a_store_without_videos_and_a_list_of_stores_are_named(tmp_path):

@@ -18,7 +18,7 @@ from vidprep.formats import PrefetchLoader, VideoDataset, open_store
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.storage.local import memory_bytes
 from vidprep.formats.stores.encoded import RgbRows
-from vidprep.formats.training.worker import FrameCache
+from vidprep.formats.training._worker import FrameCache
 
 
 @pytest.mark.parametrize(

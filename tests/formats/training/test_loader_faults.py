@@ -22,8 +22,8 @@ from tests.helpers import open_files
 from tests.sampling import in_turn
 from vidprep.formats import PrefetchLoader, VideoDataset, processes as processes_module
 from vidprep.formats.errors import CrashedError, SettingsError, StoreError
+from vidprep.formats.stores._index import FrameIndex
 from vidprep.formats.stores.encoded import VideoStore
-from vidprep.formats.stores.index import FrameIndex
 
 
 @BOTH

@@ -19,9 +19,9 @@ from tests.formats.training.test_dataset import UNDER_TORCH
 from tests.helpers import make_clips, transcode, with_peers
 from tests.web import Web, web_of
 from vidprep.formats import PrefetchLoader, VideoDataset, open_store
-from vidprep.formats.stores import ComingClip
+from vidprep.formats.stores.base import ComingClip
+from vidprep.formats.training._worker import Ahead, FetchAhead
 from vidprep.formats.training.dataset import Clip
-from vidprep.formats.training.worker import Ahead, FetchAhead
 
 KINDS = ("h264", "shards", "burst", "gulp", "webdataset", "tensor")
 

@@ -13,7 +13,7 @@ from tests.formats.training.loading import located, names
 from tests.helpers import with_peers
 from vidprep.formats import ElasticDistributedSampler, PrefetchLoader, VideoDataset, clips_at_random_indices
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.training.order import epoch_order, run_order, share
+from vidprep.formats.training._order import epoch_order, run_order, share
 
 
 @pytest.mark.parametrize("pads", [True, False])

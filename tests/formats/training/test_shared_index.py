@@ -15,10 +15,10 @@ from tests.formats.training.loading import located, names
 from tests.helpers import make_clip, make_clips, table, transcode
 from vidprep.formats import PrefetchLoader, VideoDataset
 from vidprep.formats.errors import SettingsError, StoreError
-from vidprep.formats.manifest import Labels
+from vidprep.formats.manifest.labels import Labels
 from vidprep.formats.manifest.table import MANIFEST_NAME, manifest_rows, write_rows
 from vidprep.formats.stores.ids import Ids
-from vidprep.formats.training.worker import WorkerSetup
+from vidprep.formats.training._worker import WorkerSetup
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from PIL import Image
 from tests.helpers import make_clips, transcode, with_peers
 from vidprep.formats import PrefetchLoader, VideoDataset, open_store
 from vidprep.formats.errors import SettingsError, TransformError
+from vidprep.formats.training._transform import IMAGENET, Transform
 from vidprep.formats.training.items import stream
-from vidprep.formats.training.transform import IMAGENET, Transform
 from vidprep.formats.video import rgb
 from vidprep.formats.video.rgb16 import deep_rgb
 

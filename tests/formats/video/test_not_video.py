@@ -15,7 +15,7 @@ from tests.fuzz.numbered_clips import Kind, clip
 from tests.helpers import manifest, transcode
 from tests.witness import Ffmpeg
 from vidprep.formats.errors import ReadError
-from vidprep.formats.video.damage.log import DamageLog
+from vidprep.formats.video.damage._log import DamageLog
 from vidprep.formats.video.source import Source
 
 

@@ -16,7 +16,7 @@ from tests.formats.video.flips import read
 from tests.helpers import make_clips, manifest, table, transcode
 from vidprep.formats.model import Cut
 from vidprep.formats.stores.raw_files import VideoFiles
-from vidprep.formats.video.damage.log import DamageLog
+from vidprep.formats.video.damage._log import DamageLog
 
 # Said of files that lose no frame, which were called damaged for it.
 WORDS = (

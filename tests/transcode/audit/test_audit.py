@@ -22,9 +22,9 @@ from tests.helpers import make_clips, transcode
 from tests.robots import CAMERAS, LENGTHS, STILL, make_old_dataset, make_robot_dataset, with_pictures, write_video
 from vidprep.formats.lerobot import Episode
 from vidprep.transcode import AuditReport, validate
+from vidprep.transcode.audit._rules import findings_of
+from vidprep.transcode.audit._video import VideoFacts
 from vidprep.transcode.audit.dataset import Clip, VideoFile
-from vidprep.transcode.audit.rules import findings_of
-from vidprep.transcode.audit.video import VideoFacts
 
 FRONT = Path("videos", CAMERAS[0], "chunk-000", "file-000.mp4")
 ROWS, EPISODES = Path("data/chunk-000/file-000.parquet"), Path("meta/episodes/chunk-000/file-000.parquet")

@@ -12,8 +12,8 @@ import pytest
 from tests.helpers import make_clips, transcode
 from vidprep.formats import open_store
 from vidprep.formats.manifest.table import ManifestRow, read_manifest
-from vidprep.transcode.check.reading import differing_ids, opened_ids, sample_of
-from vidprep.transcode.check.unit import Check, check_unit
+from vidprep.transcode.check._reading import differing_ids, opened_ids, sample_of
+from vidprep.transcode.check._unit import Check, check_unit
 from vidprep.transcode.destination.run_file import settings_of
 
 KINDS = ("mp4", "burst", "gulp")

@@ -21,8 +21,8 @@ from tests import points
 from tests.helpers import command, environment, fault, make_clip, make_clips, no_processes_left, transcode
 from vidprep.formats.manifest.table import MANIFEST_NAME, read_manifest, write_rows
 from vidprep.formats.storage.local import sha256_of
+from vidprep.transcode.check._unit import Check, check_unit
 from vidprep.transcode.check.other_readers import LOADERS, PyAvLoader
-from vidprep.transcode.check.unit import Check, check_unit
 from vidprep.transcode.destination.run_file import settings_of
 
 burst, validate = partial(transcode, verb="burst"), partial(transcode, verb="validate")

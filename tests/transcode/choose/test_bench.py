@@ -13,8 +13,8 @@ from PIL import Image
 
 from tests.helpers import Ran, make_clip, make_clips, transcode
 from tests.transcode.choose.benching import CONSECUTIVE, GOP, SEQUENCE, SINGLE, place_of, rows_of, run
+from vidprep.transcode.choose.bench._measure import BenchCell, measure
 from vidprep.transcode.choose.bench.bench import BenchOptions, add_speed_ups, survey
-from vidprep.transcode.choose.bench.measure import BenchCell, measure
 from vidprep.transcode.choose.bench.places import Access, Video, find_place, packets_needed, rounds, surveyed
 
 pytestmark = pytest.mark.xdist_group("bench")  # what its fixtures make is made once

@@ -15,7 +15,7 @@ import pytest
 from tests.helpers import command, environment, no_processes_left
 from tests.transcode.choose.benching import CONSECUTIVE, SINGLE, place_of, rows_of, run
 from vidprep.transcode.check import other_readers as loaders
-from vidprep.transcode.choose.bench.agree import PictureRequest, Verdict, agrees
+from vidprep.transcode.choose.bench._agree import PictureRequest, Verdict, agrees
 from vidprep.transcode.choose.bench.places import Access
 from vidprep.transcode.choose.bench.train import Training, TrainingPoint, TrainingTimes, advised, train
 

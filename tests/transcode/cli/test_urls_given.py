@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tests.generated import every_command
 from tests.helpers import transcode
-from vidprep.transcode.cli.command import FolderOrUrl, LocalPath, Number
+from vidprep.transcode.cli._command import FolderOrUrl, LocalPath, Number
 from vidprep.transcode.cli.main import main
 
 # Texts that name no file.

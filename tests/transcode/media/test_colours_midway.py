@@ -15,7 +15,7 @@ from tests.numbered_pictures import constant, write
 from tests.witness import Ffmpeg
 from vidprep.formats import VideoFiles, open_store
 from vidprep.formats.video.source import Source
-from vidprep.transcode.media.source_picture import describe
+from vidprep.transcode.media._source_picture import describe
 
 COUNT = 12
 NO_B = ("-bf", 0)

@@ -18,7 +18,7 @@ from vidprep.formats.training.dataset import VideoDataset
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.picture_facts import _matroska_cropping
 from vidprep.formats.video.source import Source, open_video
-from vidprep.transcode.media.source_picture import describe
+from vidprep.transcode.media._source_picture import describe
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit

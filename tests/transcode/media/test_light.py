@@ -14,9 +14,9 @@ from tests.pipeline import source_frames
 from tests.sampling import in_turn
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source
+from vidprep.transcode.media._source_picture import describe
 from vidprep.transcode.media.picture import plan_picture
 from vidprep.transcode.media.picture_filter import PictureFilter
-from vidprep.transcode.media.source_picture import describe
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit

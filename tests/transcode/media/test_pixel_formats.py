@@ -19,8 +19,8 @@ from vidprep.formats.errors import VerifyError
 from vidprep.formats.model import NO_CROPPING, Colour, FrameSize, Orientation, OutputFormat
 from vidprep.formats.profiles import CODECS, CONTAINERS
 from vidprep.formats.video.options import EncoderOptions
+from vidprep.transcode.media._source_picture import SourcePicture
 from vidprep.transcode.media.picture import plan_picture
-from vidprep.transcode.media.source_picture import SourcePicture
 from vidprep.transcode.media.verify import Verifier, check_decoder
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings

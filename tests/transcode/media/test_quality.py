@@ -19,7 +19,7 @@ from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.metrics import FrameScore, FrameScorer, QualitySums, psnr_db
 from vidprep.transcode.media.verify import Measurements, Verifier, check_decoder, check_file, frame_checksum, peak_of
-from vidprep.transcode.settings import QualityGate
+from vidprep.transcode.settings.options import QualityGate
 
 SIZE = FrameSize(96, 64)
 COUNT = 24

@@ -21,7 +21,7 @@ from tests.helpers import make_clip, manifest, transcode
 from tests.numbered_pictures import constant, write
 from vidprep.formats.model import FrameSize
 from vidprep.transcode.media.metrics import QualitySums, not_scored
-from vidprep.transcode.settings import QualityGate
+from vidprep.transcode.settings.options import QualityGate
 
 HAS_VMAF = "libvmaf" in av.filter.filters_available
 needs_vmaf = pytest.mark.skipif(not HAS_VMAF, reason=f"PyAV {av.__version__} was built without libvmaf")

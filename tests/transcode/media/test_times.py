@@ -20,7 +20,7 @@ from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.seek import SeekPoint
 from vidprep.formats.video.source import Source
-from vidprep.transcode.check.unit import Check, check_unit
+from vidprep.transcode.check._unit import Check, check_unit
 from vidprep.transcode.media import frames
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings

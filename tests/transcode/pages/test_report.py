@@ -311,7 +311,7 @@ def test_the_bytes_of_an_unwritten_page_are_never_under_its_name(made, tmp_path)
 
 
 def test_columns_of_the_manifest_suffice_for_the_figures(made):
-    from vidprep.transcode.pages.figures import COLUMNS
+    from vidprep.transcode.pages._figures import COLUMNS
 
     assert set(COLUMNS) - {"labels"} <= set(pq.read_schema(made / MANIFEST_NAME).names)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import make_clip, manifest, outputs, transcode
-from vidprep.transcode.media import find_ffmpeg
-from vidprep.transcode.settings import options_of_command
+from vidprep.transcode.media.ffmpeg_program import find_ffmpeg
+from vidprep.transcode.settings.run import options_of_command
 
 # One other value of each option; () leaves the option out of the test: it makes all again by its meaning, or needs a
 # cluster, an array or a LeRobot dataset.

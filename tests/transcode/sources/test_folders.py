@@ -16,7 +16,7 @@ from tests.transcode.sources.trees import ids, labels_of, names, touch
 from tests.transcode.sources.written_tables import write_table
 from vidprep.formats.errors import SettingsError, SourceError
 from vidprep.transcode.settings.run import SourceOptions
-from vidprep.transcode.sources import search
+from vidprep.transcode.sources import _search as search
 from vidprep.transcode.sources.listing import find_sources
 from vidprep.transcode.sources.unit import Unit
 

@@ -13,7 +13,7 @@ import pytest
 from tests.transcode.sources.trees import ids, labels_of, touch
 from tests.transcode.sources.written_tables import write_table
 from vidprep.formats.errors import SourceError
-from vidprep.transcode.sources import search
+from vidprep.transcode.sources import _search as search
 from vidprep.transcode.sources.listing import find_sources
 
 

@@ -28,7 +28,7 @@ ALSO = (
     "pyarrow",
 )
 IMPORTED = (
-    "import sys, vidprep.formats.processes, vidprep.transcode.unit.life, vidprep.formats.training.worker, "
+    "import sys, vidprep.formats.processes, vidprep.transcode.unit.life, vidprep.formats.training._worker, "
     "vidprep.transcode.check.doctor, vidprep.transcode.choose.bench.bench, multiprocessing.spawn; "
     "print(*sorted({name.partition('.')[0] for name in sys.modules}), sep=chr(10))"
 )

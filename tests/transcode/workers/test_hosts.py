@@ -48,12 +48,12 @@ STOPPED = 3
 # A scheduler that is lost is given up sooner than after half a minute.
 IMPATIENT = fault(
     *points.RUN_RUN,
-    code="importlib.import_module('vidprep.transcode.workers.cluster').LOST_SECONDS = 5.0",
+    code="importlib.import_module('vidprep.transcode.workers._cluster').LOST_SECONDS = 5.0",
     only="parent",
 )
 PATIENT = fault(
     *points.RUN_RUN,
-    code="importlib.import_module('vidprep.transcode.workers.cluster').NOBODY_SECONDS = 90.0",
+    code="importlib.import_module('vidprep.transcode.workers._cluster').NOBODY_SECONDS = 90.0",
     only="parent",
 )
 

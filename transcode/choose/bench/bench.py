@@ -19,8 +19,8 @@ import numpy as np
 
 from vidprep.formats.errors import MissingError, SettingsError, StoreError, VidprepError
 from vidprep.formats.option import Option
-from vidprep.transcode.choose.bench.agree import PictureRequest, agrees
-from vidprep.transcode.choose.bench.measure import (
+from vidprep.transcode.choose.bench._agree import PictureRequest, agrees
+from vidprep.transcode.choose.bench._measure import (
     BenchCell,
     CellMeasures,
     Ready,

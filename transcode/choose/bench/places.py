@@ -20,12 +20,17 @@ from typing import NamedTuple, TypeAlias
 
 from vidprep.formats import open_store
 from vidprep.formats.errors import MissingError, StoreError, VidprepError
-from vidprep.formats.manifest import read_rows
+from vidprep.formats.manifest.table import read_rows
 from vidprep.formats.model import VideoFacts
-from vidprep.formats.stores import FrameStore, TarStore, VideoFiles, VideoStore, layout_of
-from vidprep.formats.video import HD_LINES, UNSPECIFIED, open_video
-from vidprep.transcode.check import LOADERS, STREAM_LOADERS
-from vidprep.transcode.sources import VIDEO_EXTENSIONS
+from vidprep.formats.stores.base import FrameStore
+from vidprep.formats.stores.encoded import VideoStore
+from vidprep.formats.stores.raw_files import VideoFiles
+from vidprep.formats.stores.registry import layout_of
+from vidprep.formats.stores.webdataset import TarStore
+from vidprep.formats.video.rgb import HD_LINES, UNSPECIFIED
+from vidprep.formats.video.source import open_video
+from vidprep.transcode.check.other_readers import LOADERS, STREAM_LOADERS
+from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS
 
 PATTERNS = ("whole", "consecutive", "strided", "single")
 

@@ -22,12 +22,13 @@ import av
 import numpy as np
 
 from vidprep.formats.errors import VidprepError
-from vidprep.formats.storage import cpu_seconds, memory_bytes
-from vidprep.formats.training import GIBIBYTE, PrefetchLoader, VideoDataset
+from vidprep.formats.storage.local import cpu_seconds, memory_bytes
+from vidprep.formats.training.dataset import VideoDataset
+from vidprep.formats.training.loader import GIBIBYTE, PrefetchLoader
+from vidprep.transcode.choose.bench._measure import Ready, run_together
 from vidprep.transcode.choose.bench.bench import BenchOptions, BenchRow, Say, bench
-from vidprep.transcode.choose.bench.measure import Ready, run_together
 from vidprep.transcode.choose.bench.places import Place
-from vidprep.transcode.workers import default_jobs
+from vidprep.transcode.workers.local import default_jobs
 
 TORCH = "torch DataLoader"
 SIMULATED = ("PrefetchLoader", TORCH)
