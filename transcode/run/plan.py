@@ -8,6 +8,7 @@ import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
 from pathlib import Path
 
@@ -109,6 +110,90 @@ class Plan:
         return self.shares.get(row.id, row.source_size_bytes or 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a run was told about finished and failed videos.
+
+    Attributes:
+        digests: Digests of its settings, that of this version first
+        overwrite: Whether everything that is listed is made again
+        skip_failed: Whether failed videos are not retried
+    """
+
+    digests: Collection[str]
+    overwrite: bool = False
+    skip_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a destination knows of a unit.
+
+    Attributes:
+        row: The row of its id, or, if its source moved, that of the id before
+        before: The id before
+        is_held: Whether the output of the row exists, with the recorded size
+        replaces: What its output would replace: the source of another output, or a file of that name; None for nothing
+    """
+
+    row: KnownUnit | None = None
+    before: str | None = None
+    is_held: bool = False
+    replaces: str | None = None
+
+    def is_of(self, unit: Unit, digests: Collection[str]) -> bool:
+        """Return whether the row is of this source in its present state, of this cut, and of these settings."""
+        return self.row is not None and _same_source(self.row, unit, digests)
+
+
+class Decision(Enum):
+    """What a run does about a unit."""
+
+    DONE = "its output is current"
+    MOVED = "its output is current, and its source had another path"
+    SKIP = "it failed before"
+    MAKE = "it is made"
+    REFUSE = "its output would replace something else"
+
+
+def decide(unit: Unit, known: Known, rules: Rules) -> Decision:
+    """Return what a run does about a unit. It is pure: what has to be looked up is in `known`."""
+    if rules.overwrite:
+        return Decision.MAKE
+    row = known.row
+    if row is not None and known.is_of(unit, rules.digests):
+        if row.ok and known.is_held:
+            return Decision.MOVED if known.before is not None or row.source != unit.path else Decision.DONE
+        if rules.skip_failed and not row.ok and known.before is None:
+            return Decision.SKIP
+    return Decision.REFUSE if known.replaces is not None else Decision.MAKE
+
+
+@dataclass
+class _Fold:
+    """Decisions about all units, added up."""
+
+    jobs: list[WholeJob] = field(default_factory=list)
+    moved: dict[str, Unit] = field(default_factory=dict)
+    refused: list[tuple[Unit, Known]] = field(default_factory=list)
+    done: int = 0
+    skipped: int = 0
+    other_versions: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+    def add_done(self, row: KnownUnit, source_bytes: int, *, is_other_version: bool = False) -> None:
+        self.done += 1
+        self.other_versions += is_other_version
+        self.bytes_before += source_bytes
+        self.bytes_after += row.size_bytes or 0
+
+    @property
+    def ids(self) -> list[str]:
+        """Units that are made."""
+        return [job.unit.id for job in self.jobs]
+
+
 def plan(
     sources: SourceList,
     settings: RunSettings,
@@ -141,93 +226,155 @@ def plan(
         prune: Remove rows whose source no longer exists.
         folder: The folder that was searched. Sources elsewhere are not considered gone.
     """
-    extension = settings.output.extension
-    digests = settings.digests
-    known = destination.known_units()
+    known, starts_over = destination.known_units(), overwrite and takes_all
+    _refuse_packed(known, destination, starts_over=starts_over)
+    rejected, kept = _without_source(sources, settings, {} if starts_over else known, destination)
+    is_part, rejected_ids = destination.part is not None, [row.id for row in rejected]
+    listed = {*rejected_ids, *kept, *(unit.id for unit in sources.units)}
+    unlisted = {id_: known[id_] for id_ in sorted(known.keys() - listed)}
+    elsewhere = () if overwrite or not takes_all else _elsewhere(unlisted, folder)
+    gone = _gone(unlisted, elsewhere, are_all_listed=takes_all or is_part)
+    look_up = _LookUp(
+        settings, destination, known, _LostRows(gone, takes_all=takes_all), overwrite, starts_over, folder
+    )
+    fold = _decided(sources, look_up, Rules(settings.digests, overwrite, skip_failed), ffmpeg, encoder_version)
+    for id_ in kept:
+        fold.add_done(known[id_], known[id_].source_size_bytes or 0)
+    look_up.find(sources.listing)
+    _check_no_strangers(destination, fold.refused)
+    found_again = frozenset() if is_part else frozenset(look_up.renamed.values())
+    left = () if is_part else tuple(id_ for id_ in gone if id_ not in found_again)
+    removed = left if takes_all and (prune or overwrite) else _named_otherwise(left, gone, sources)
+    return Plan(
+        tuple(fold.jobs if settings.output.store_kind == ENCODED else _for_shards(fold.jobs)),
+        fold.done,
+        fold.skipped,
+        rejected,
+        _file_names(known, (*fold.ids, *rejected_ids)),
+        fold.other_versions,
+        fold.bytes_before,
+        fold.bytes_after,
+        counted(sources.ignored),
+        left,
+        tuple(sorted({*removed, *(found_again - fold.moved.keys())})),
+        elsewhere,
+        fold.moved,
+        look_up.renamed,
+        kept,
+    )
+
+
+def _decided(sources: SourceList, look_up: _LookUp, rules: Rules, ffmpeg: str, encoder_version: str) -> _Fold:
+    """Return the decisions about all units, added up."""
+    fold = _Fold()
+    for unit in sources.units:
+        known = look_up(unit)
+        match decide(unit, known, rules):
+            case Decision.MAKE:
+                fold.jobs.append(_job(unit, known, look_up.settings, look_up.destination, ffmpeg))
+            case Decision.REFUSE:
+                fold.refused.append((unit, known))
+            case Decision.SKIP:
+                fold.skipped += 1
+            case Decision.MOVED | Decision.DONE as decision:
+                assert known.row is not None
+                fold.add_done(
+                    known.row, unit.share_bytes, is_other_version=known.row.encoder_version != encoder_version
+                )
+                if decision is Decision.MOVED:
+                    fold.moved[known.before or unit.id] = unit
+    return fold
+
+
+def _gone(
+    unlisted: Mapping[str, KnownUnit], elsewhere: Collection[str], *, are_all_listed: bool
+) -> dict[str, KnownUnit]:
+    """Return the rows whose source is not listed although all are, or no longer exists."""
+    others = {*elsewhere}
+    rows = {id_: row for id_, row in unlisted.items() if id_ not in others}
+    return rows if are_all_listed else _missing(rows)
+
+
+def _refuse_packed(known: Mapping[str, KnownUnit], destination: Destination, *, starts_over: bool) -> None:
     packed = next((row for row in known.values() if row.ok and row.source_state is None), None)
-    if packed is not None and not (overwrite and takes_all):
+    if packed is not None and not starts_over:
         raise DestinationError(
             f"was made by `pack` from {packed.source}, not from sources; take another folder, or --overwrite with all sources",
             path=destination.shown,
         )
-    rejected, kept = _without_source(sources, settings, {} if overwrite and takes_all else known, destination)
-    listed = {unit.id for unit in sources.units} | {row.id for row in rejected} | kept.keys()
-    is_part = destination.part is not None
-    unlisted = {id_: known[id_] for id_ in sorted(known.keys() - listed)}
-    elsewhere = () if overwrite or not takes_all else _elsewhere(unlisted, folder)
-    for id_ in elsewhere:
-        del unlisted[id_]
-    gone = unlisted if takes_all or is_part else _missing(unlisted)
-    lost = _LostRows(gone, takes_all=takes_all)
-    renamed: dict[str, str] = {}
-    moved: dict[str, Unit] = {}
-    jobs: list[WholeJob] = []
-    others: list[tuple[Unit, str | None]] = []
-    foreign: list[str] = []
-    skipped = other_versions = 0
-    done = len(kept)
-    bytes_before = sum(known[id_].source_size_bytes or 0 for id_ in kept)
-    bytes_after = sum(known[id_].size_bytes or 0 for id_ in kept)
-    for unit in sources.units:
-        row = known.get(unit.id)
-        file_name = f"{unit.id}.{extension}"
-        before = None
-        if not (overwrite and takes_all) and (row is None or not _is_done(row, unit, digests, file_name, destination)):
-            before = lost.found_as(unit)
-            if before is not None:
-                renamed[unit.id] = before
-            before = None if is_part else before
-            row = known[before] if before else row
-        if not overwrite:
-            if row is not None and _is_done(row, unit, digests, row.file_name if before else file_name, destination):
-                if before or row.source != unit.path:
-                    moved[before or unit.id] = unit
-                done += 1
-                other_versions += row.encoder_version != encoder_version
-                bytes_before += unit.share_bytes
-                bytes_after += row.size_bytes or 0
-                continue
-            if skip_failed and row is not None and not row.ok and not before and _same_source(row, unit, digests):
-                skipped += 1
-                continue
-            if row is not None and row.ok and row.source != unit.path and _is_elsewhere(row, folder):
-                others.append((unit, row.source))
-            elif row is None and destination.outputs.has_foreign(file_name):
-                foreign.append(file_name)
-        partial = str(destination.partial(unit.id, extension))
-        attempt = 1 + (row.attempts if row is not None and not row.ok and _same_source(row, unit, digests) else 0)
-        upload = destination.upload(file_name)
-        jobs.append(WholeJob(unit, settings, file_name, partial, attempt, ffmpeg, upload))
-    for unit in sources.listing:  # of all tasks of an array
-        if unit.id not in known and unit.id not in renamed and (before := lost.found_as(unit)) is not None:
-            renamed[unit.id] = before
-    _check_no_strangers(destination, foreign, others)
-    to_settle = (*(job.unit.id for job in jobs), *(row.id for row in rejected))
-    file_names = {id_: known[id_].file_name for id_ in to_settle if id_ in known and known[id_].file_name}
-    found_again = set() if is_part else {*renamed.values()}
-    left = [] if is_part else [id_ for id_ in gone if id_ not in found_again]
-    listed_paths = {unit.path for unit in sources.units}
-    other_ids = {
-        id_ for id_ in left if not gone[id_].ok and gone[id_].source in listed_paths
-    }  # failed, and now named otherwise
-    removed = [*(found_again - moved.keys()), *(left if takes_all and (prune or overwrite) else other_ids)]
-    return Plan(
-        tuple(jobs if settings.output.store_kind == ENCODED else _for_shards(jobs)),
-        done,
-        skipped,
-        rejected,
-        file_names,
-        other_versions,
-        bytes_before,
-        bytes_after,
-        counted(sources.ignored),
-        tuple(left),
-        tuple(sorted(removed)),
-        elsewhere,
-        moved,
-        renamed,
-        kept,
-    )
+
+
+def _file_names(known: Mapping[str, KnownUnit], ids: Iterable[str]) -> dict[str, str]:
+    return {id_: known[id_].file_name for id_ in ids if id_ in known and known[id_].file_name}
+
+
+def _named_otherwise(left: Iterable[str], gone: Mapping[str, KnownUnit], sources: SourceList) -> list[str]:
+    """Return failed rows whose source is listed under another id now."""
+    paths = {unit.path for unit in sources.units}
+    return [id_ for id_ in left if not gone[id_].ok and gone[id_].source in paths]
+
+
+def _job(unit: Unit, known: Known, settings: RunSettings, destination: Destination, ffmpeg: str) -> WholeJob:
+    extension, row = settings.output.extension, known.row
+    partial = str(destination.partial(unit.id, extension))
+    has_failed = row is not None and not row.ok and known.is_of(unit, settings.digests)
+    attempt = 1 + (row.attempts if row is not None and has_failed else 0)
+    file_name = f"{unit.id}.{extension}"
+    return WholeJob(unit, settings, file_name, partial, attempt, ffmpeg, destination.upload(file_name))
+
+
+@dataclass
+class _LookUp:
+    """Looks up what a destination knows of units, and costs no more than each needs.
+
+    Attributes:
+        renamed: Previous id of each unit whose source had another path
+    """
+
+    settings: RunSettings
+    destination: Destination
+    known: Mapping[str, KnownUnit]
+    lost: _LostRows
+    overwrite: bool
+    starts_over: bool
+    folder: str | None
+    renamed: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, unit: Unit) -> Known:
+        row, before = self.known.get(unit.id), None
+        file_name = f"{unit.id}.{self.settings.output.extension}"
+        if self.starts_over:
+            return Known(row)
+        if self._holds(row, unit, file_name):
+            return Known(row, None, is_held=True)
+        if (found := self.lost.found_as(unit)) is not None:
+            self.renamed[unit.id] = found
+            before = found if self.destination.part is None else None
+        if before is not None:
+            row = self.known[before]
+            return Known(row, before, self._holds(row, unit, row.file_name), self._replaced(row, unit, file_name))
+        return Known(row, None, replaces=self._replaced(row, unit, file_name))
+
+    def _holds(self, row: KnownUnit | None, unit: Unit, file_name: str) -> bool:
+        return row is not None and _is_done(row, unit, self.settings.digests, file_name, self.destination)
+
+    def _replaced(self, row: KnownUnit | None, unit: Unit, file_name: str) -> str | None:
+        if self.overwrite:
+            return None
+        if row is None:
+            return file_name if self.destination.outputs.has_foreign(file_name) else None
+        is_of_another = row.ok and row.source != unit.path and _is_elsewhere(row, self.folder)
+        return row.source if is_of_another else None
+
+    def find(self, units: Iterable[Unit]) -> None:
+        """Find the previous ids of units of all tasks of an array."""
+        for unit in units:
+            if (
+                unit.id not in self.known
+                and unit.id not in self.renamed
+                and (before := self.lost.found_as(unit)) is not None
+            ):
+                self.renamed[unit.id] = before
 
 
 def _for_shards(jobs: Sequence[WholeJob]) -> Iterator[WholeJob]:
@@ -240,10 +387,10 @@ def _for_shards(jobs: Sequence[WholeJob]) -> Iterator[WholeJob]:
     yield from (of[id_] for id_ in shuffled(of) if of[id_].unit.share_bytes <= much)
 
 
-def _check_no_strangers(
-    destination: Destination, foreign: Sequence[str], others: Sequence[tuple[Unit, str | None]]
-) -> None:
+def _check_no_strangers(destination: Destination, refused: Sequence[tuple[Unit, Known]]) -> None:
     """Raise DestinationError if outputs would replace files that vidprep did not make, or those of sources elsewhere."""
+    foreign = [known.replaces for _, known in refused if known.row is None and known.replaces is not None]
+    others = [(unit, known.replaces) for unit, known in refused if known.row is not None]
     if foreign:
         raise DestinationError(
             f"holds {one_line(foreign[0])}{f' and {len(foreign) - 1} more' if foreign[1:] else ''}, which vidprep did not make and an "
