@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +23,7 @@ from vidprep.formats.errors import DestinationError, SettingsError, StoreError
 from vidprep.formats.manifest.table import manifest_paths, manifest_rows, read_rows, read_table, rows_of, with_columns
 from vidprep.formats.storage.local import refuse_links
 from vidprep.formats.storage.untrusted import parse_json, read_regular, whole_between
-from vidprep.transcode.destination.array_plan import ArrayPlan, read_array_plan, read_end
+from vidprep.transcode.destination.array_plan import ArrayPlan, PartitionEnd, State, read_array_plan, read_end
 from vidprep.transcode.destination.destination import (
     MERGED_NAME,
     MERGED_PLAN_NAME,
@@ -106,7 +107,53 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
     if plan is None:
         count = max((part.count for part in parts), default=0)
         return ArrayStatus(count, tuple(range(count)), missing | lasting, (), MergedParts("", frozenset(), lasting))
-    own = [part for part in parts if part.count == plan.count]
+    ends, begun = _ends_of(plan, [part for part in parts if part.count == plan.count], state_dir)
+    ended = (frozenset() if is_newer else before.ended) - begun | ends.keys()
+    lasting |= _left_out(ends, plan, rows)
+    fates = {
+        id_: each
+        for id_, index in plan.parts.items()
+        if id_ not in lasting and id_ not in missing
+        if (each := fate(rows[id_].state if id_ in rows else None, plan.states[id_], has_ended=index in ended))
+        is not Fate.DONE
+    }
+    changed = tuple(id_ for id_, each in fates.items() if each is Fate.CHANGED)
+    lost = {id_: each for id_, each in fates.items() if each is not Fate.CHANGED}
+    missing |= {id_: each.value.format(index=plan.parts[id_], count=plan.count) for id_, each in lost.items()}
+    ended -= {plan.parts[id_] for id_ in missing if id_ in plan.parts}
+    unended = tuple(sorted(set(range(plan.count)) - ended))
+    return ArrayStatus(
+        plan.count, unended, missing | lasting, changed, MergedParts(plan.digest, frozenset(ended), lasting)
+    )
+
+
+class Fate(Enum):
+    """What became of a planned video, with the reason if it is missing."""
+
+    DONE = "its row is of the planned source"
+    CHANGED = "its row is of a source that changed after the plan"
+    LOST = "no row: partition {index} of {count} lost it"
+    UNFINISHED = "no row: partition {index} of {count} did not finish"
+    STALE = "its source has changed since, and partition {index} of {count} did not finish"
+
+
+def fate(made: State | None, planned: State, *, has_ended: bool) -> Fate:
+    """Return what became of a planned video.
+
+    Args:
+        made: State of the source of its row; None without a row.
+        planned: State of the source in the plan.
+        has_ended: Whether its partition ended.
+    """
+    if made is None:
+        return Fate.LOST if has_ended else Fate.UNFINISHED
+    if made == planned:
+        return Fate.DONE
+    return Fate.CHANGED if has_ended else Fate.STALE
+
+
+def _ends_of(plan: ArrayPlan, own: Sequence[Partition], state_dir: Path) -> tuple[dict[int, PartitionEnd], set[int]]:
+    """Return how the partitions of a plan that ended did so, and which ones have begun, by number."""
     found = {part.index: read_end(state_dir / part.state_dir_name / PART_END_NAME) for part in own}
     sizes = Counter(plan.parts.values())
     ends = {
@@ -114,28 +161,13 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
         for index, end in found.items()
         if end and end.plan_digest == plan.digest and end.units + len(end.absent) == sizes[index]
     }
-    begun = {part.index for part in own if (state_dir / part.state_dir_name / PART_PLAN_NAME).exists()}
-    ended = (frozenset() if is_newer else before.ended) - begun | ends.keys()
-    for end in ends.values():
-        lasting |= {id_: ABSENT for id_ in end.absent if id_ not in rows and id_ in plan.parts}
-        lasting |= {id_: UNPLANNED for id_ in end.unplanned if id_ not in rows}
-    changed = []
-    for id_, index in plan.parts.items():
-        if id_ in lasting or id_ in missing:
-            continue
-        if id_ not in rows:
-            missing[id_] = f"no row: partition {index} of {plan.count} " + (
-                "lost it" if index in ended else "did not finish"
-            )
-        elif index not in ended and rows[id_].state != plan.states[id_]:
-            missing[id_] = f"its source has changed since, and partition {index} of {plan.count} did not finish"
-        elif rows[id_].state != plan.states[id_]:
-            changed.append(id_)
-    ended -= {plan.parts[id_] for id_ in missing if id_ in plan.parts}
-    unended = tuple(sorted(set(range(plan.count)) - ended))
-    return ArrayStatus(
-        plan.count, unended, missing | lasting, tuple(changed), MergedParts(plan.digest, frozenset(ended), lasting)
-    )
+    return ends, {part.index for part in own if (state_dir / part.state_dir_name / PART_PLAN_NAME).exists()}
+
+
+def _left_out(ends: Mapping[int, PartitionEnd], plan: ArrayPlan, rows: Container[str]) -> dict[str, str]:
+    """Return the videos without a row that partitions named as absent or as not planned, with the reason."""
+    absent = {id_: ABSENT for end in ends.values() for id_ in end.absent if id_ not in rows and id_ in plan.parts}
+    return absent | {id_: UNPLANNED for end in ends.values() for id_ in end.unplanned if id_ not in rows}
 
 
 def merged_json(root: Path, found: ArrayStatus) -> bytes | None:
