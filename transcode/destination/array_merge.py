@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -97,10 +97,7 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
     parts = partitions_in(root, state_dir) if parts is None else parts
     plan, before = _plan_of(state_dir), _merged(state_dir / MERGED_NAME)
     digests = _digests(plan, state_dir)
-    missing = {
-        id_: f"made with different settings than this destination (their digest is {found}, not {digests[0]})"
-        for id_, found in (_of_other_settings(root, digests) if digests else ())
-    }
+    missing = dict(_of_other_settings(root, digests))
     rows = {row.id: row for row in read_rows(root, _UnitRow)} if plan or before.missing else {}
     is_newer = plan is not None and plan.digest != before.plan_digest  # made from the sources of that time
     lasting = {id_: why for id_, why in before.missing.items() if id_ not in rows and not is_newer}
@@ -110,21 +107,12 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
     ends, begun = _ends_of(plan, [part for part in parts if part.count == plan.count], state_dir)
     ended = (frozenset() if is_newer else before.ended) - begun | ends.keys()
     lasting |= _left_out(ends, plan, rows)
-    fates = {
-        id_: each
-        for id_, index in plan.parts.items()
-        if id_ not in lasting and id_ not in missing
-        if (each := fate(rows[id_].state if id_ in rows else None, plan.states[id_], has_ended=index in ended))
-        is not Fate.DONE
-    }
-    changed = tuple(id_ for id_, each in fates.items() if each is Fate.CHANGED)
-    lost = {id_: each for id_, each in fates.items() if each is not Fate.CHANGED}
-    missing |= {id_: each.value.format(index=plan.parts[id_], count=plan.count) for id_, each in lost.items()}
+    changed, lost = _not_done(plan, rows, ended, lasting.keys() | missing.keys())
+    missing |= lost
     ended -= {plan.parts[id_] for id_ in missing if id_ in plan.parts}
     unended = tuple(sorted(set(range(plan.count)) - ended))
-    return ArrayStatus(
-        plan.count, unended, missing | lasting, changed, MergedParts(plan.digest, frozenset(ended), lasting)
-    )
+    kept = MergedParts(plan.digest, frozenset(ended), lasting)
+    return ArrayStatus(plan.count, unended, missing | lasting, tuple(changed), kept)
 
 
 class Fate(Enum):
@@ -150,6 +138,21 @@ def fate(made: State | None, planned: State, *, has_ended: bool) -> Fate:
     if made == planned:
         return Fate.DONE
     return Fate.CHANGED if has_ended else Fate.STALE
+
+
+def _not_done(
+    plan: ArrayPlan, rows: Mapping[str, _UnitRow], ended: Container[int], apart: Container[str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return the planned videos whose source changed, and why others are missing; not those of `apart`."""
+    changed, lost = [], {}
+    for id_, index in plan.parts.items():
+        made = rows[id_].state if id_ in rows else None
+        became = Fate.DONE if id_ in apart else fate(made, plan.states[id_], has_ended=index in ended)
+        if became is Fate.CHANGED:
+            changed.append(id_)
+        elif became is not Fate.DONE:
+            lost[id_] = became.value.format(index=index, count=plan.count)
+    return changed, lost
 
 
 def _ends_of(plan: ArrayPlan, own: Sequence[Partition], state_dir: Path) -> tuple[dict[int, PartitionEnd], set[int]]:
@@ -200,15 +203,16 @@ def _merged(path: Path) -> MergedParts:
         raise DestinationError(why, path=path) from error
 
 
-def _of_other_settings(root: Path, digests: Collection[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield units with other settings, and the digest of these settings."""
+def _of_other_settings(root: Path, digests: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield units with other settings, and the reason; none if no settings are known."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if (table := read_table(root, list(_UnitSettings._fields))) is not None:
+    if digests and (table := read_table(root, list(_UnitSettings._fields))) is not None:
         table = with_columns(table, _UnitSettings._fields)
         is_known = pc.is_in(pc.fill_null(table["settings_digest"], ""), pa.array(digests, pa.string()))
-        yield from rows_of(table.filter(pc.invert(is_known)), _UnitSettings)
+        for id_, found in rows_of(table.filter(pc.invert(is_known)), _UnitSettings):
+            yield id_, f"made with different settings than this destination (their digest is {found}, not {digests[0]})"
 
 
 class _UnitRow(NamedTuple):
