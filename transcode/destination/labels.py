@@ -130,34 +130,54 @@ def plan_labels(
     Raises:
         SourceError: Labels of units that are not listed would have to change too.
     """
-    from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, differing, fitted, values_of
-
     kept = label_columns(root)
     if not kept.columns and not labels.columns and drawing is None:
         return PlannedLabels(labels)
     before = replace(kept.taken([moved.get(id_, id_) for id_ in labels.ids]), ids=labels.ids)
-    if drawing is not None and CLASS_LABEL in before.columns and CLASS_LABEL not in labels.columns and not starts_over:
-        drawing = replace(drawing, classes=values_of(before.columns[CLASS_LABEL]))
     listed = {*labels.ids, *moved.values(), *removed}
     others = kept.taken([id_ for id_ in kept.ids if id_ not in listed])
     given = labels
     if drawing is not None:
         sources = {row.id: row.source for row in read_rows(root, _Source)} if others.ids else {}
+        drawing = drawing if starts_over else _with_classes(drawing, labels, before)
         given = drawing.filled(labels, before, others, [sources.get(id_, "") for id_ in others.ids], drawn)
     stay = [] if starts_over else sorted(kept.columns.keys() - given.columns.keys())
-    rule = kept.split_rule if SPLIT_LABEL in stay else given.split_rule
-    given = replace(given, columns={**given.columns, **before.chosen(stay).columns}, split_rule=rule)
-    given = fitted(given, others) if others.ids else given
+    given = _merged(kept, before, given, others, stay)
     if not are_all and others.ids and drawing and kept.split_rule not in ("", given.split_rule):
         raise SourceError(
             "--split-by would draw other splits than before; give all sources, so that all are drawn again"
         )
     there = before.taken([id_ for id_ in labels.ids if moved.get(id_, id_) in kept.places])
-    changed = differing(there, given)
+    planned = _changes(kept, there, given, is_drawn=drawing is not None)
+    return replace(planned, stay=stay, is_new=planned.is_new or bool(moved) or is_part)
+
+
+def _with_classes(drawing: SplitDrawing, labels: Labels, before: Labels) -> SplitDrawing:
+    """Return how splits are drawn: by the classes of before where a run gives none."""
+    from vidprep.formats.manifest.labels import CLASS_LABEL, values_of
+
+    if CLASS_LABEL in labels.columns or CLASS_LABEL not in before.columns:
+        return drawing
+    return replace(drawing, classes=values_of(before.columns[CLASS_LABEL]))
+
+
+def _merged(kept: Labels, before: Labels, given: Labels, others: Labels, stay: list[str]) -> Labels:
+    """Return the given labels with the columns that stay, in the types of those of other units."""
+    from vidprep.formats.manifest.labels import SPLIT_LABEL, fitted
+
+    rule = kept.split_rule if SPLIT_LABEL in stay else given.split_rule
+    merged = replace(given, columns={**given.columns, **before.chosen(stay).columns}, split_rule=rule)
+    return fitted(merged, others) if others.ids else merged
+
+
+def _changes(kept: Labels, there: Labels, given: Labels, *, is_drawn: bool) -> PlannedLabels:
+    """Return what changes: `there` are the labels of the given units that have a row."""
+    from vidprep.formats.manifest.labels import SPLIT_LABEL, differing
+
+    changed, without = differing(there, given), len(given.ids) - len(there.ids)
     types = ({name: array.type for name, array in each.columns.items()} for each in (kept, given))
-    is_new = bool(changed or moved or is_part) or len(there.ids) < len(labels.ids) or operator.ne(*types)
-    splits = [] if drawing is None else differing(there.chosen([SPLIT_LABEL]), given.chosen([SPLIT_LABEL]))
+    is_new = bool(changed) or without > 0 or operator.ne(*types) or kept.split_rule != given.split_rule
+    splits = differing(there.chosen([SPLIT_LABEL]), given.chosen([SPLIT_LABEL])) if is_drawn else []
     other = {id_: (there.of(id_).get(SPLIT_LABEL), given.of(id_)[SPLIT_LABEL]) for id_ in sorted(splits)}
     moves = {id_: (old, new) for id_, (old, new) in other.items() if old is not None}
-    without = len(labels.ids) - len(there.ids)
-    return PlannedLabels(given, changed, stay, without, moves, is_new or kept.split_rule != given.split_rule)
+    return PlannedLabels(given, changed, [], without, moves, is_new)
