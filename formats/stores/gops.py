@@ -178,36 +178,51 @@ class GopsFile:
 
 def entry_of(values: dict[str, Any]) -> VideoEntry:
     """Return the video of a row. Raises ValueError, TypeError for values that no run writes, and that may be hostile."""
-    file_name, container = values["file_name"], values["container"] or ""
+    file_name, container, count = values["file_name"], values["container"] or "", values["num_frames"]
+    _check_place(file_name, container, values["offset"] or 0, values["size_bytes"] or 0)
+    for name in ("num_frames", "width", "height", "time_base_num", "time_base_den"):
+        most = PICTURE_SIDE_MAX if name in ("width", "height") else LAST_BYTE
+        if not values[name] or not 0 < values[name] <= most:
+            raise ValueError(f"its {name} is {values[name]}")
+    packets = None if values["packets"] is None else PacketIndex.from_bytes(values["packets"])
+    keyframes = values["keyframes"] if packets is None else packets.keyframes
+    if not keyframes or keyframes[0] != 0 or None in keyframes:
+        raise ValueError(f"its packets or keyframes are not those of {count} frames")
+    if packets is not None:
+        _check_packets(packets, values["codec"], count, values["size_bytes"] or LAST_BYTE)
+    config = None if packets is None else DecoderConfig(values["codec"], values["extradata"] or b"")
+    base = Fraction(values["time_base_num"], values["time_base_den"])
+    facts = VideoFacts(count, values["height"], values["width"], _rate_of(values), values["pts"], base, keyframes)
+    return VideoEntry(file_name, values["offset"] or 0, values["size_bytes"], container, config, packets, facts)
+
+
+def _rate_of(values: dict[str, Any]) -> Fraction | None:
+    """Return the frame rate; None without one. Raises ValueError if neither it nor times say when frames are shown."""
+    rate, pts, count = None, values["pts"], values["num_frames"]
+    if min(values["frame_rate_num"] or 0, values["frame_rate_den"] or 0) > 0:
+        rate = Fraction(values["frame_rate_num"], values["frame_rate_den"])
+    if rate is None if pts is None else len(pts) != count or None in pts:
+        raise ValueError(f"it has neither a frame rate nor times of its {count} frames")
+    return rate
+
+
+def _check_place(file_name: str, container: str, begin: int, size: int) -> None:
+    """Raise ValueError for a file outside the folder, or bytes that no file has."""
     if not is_text(file_name) or re.search(OUTSIDE, file_name):
         raise ValueError(f"its file is {file_name!r}, which is not in the folder")
     if container and not re.fullmatch(r"[a-z0-9]{1,8}", container):
         raise ValueError(f"its container is {container!r}")
-    begin, size = (values[name] or 0 for name in ("offset", "size_bytes"))
     if not (0 <= begin <= LAST_BYTE and 0 <= size <= LAST_BYTE):
         raise ValueError(f"it is {size} bytes from {begin} on")
-    for name in ("num_frames", "width", "height", "time_base_num", "time_base_den"):
-        if not (values[name] and values[name] > 0) or (name in ("width", "height") and values[name] > PICTURE_SIDE_MAX):
-            raise ValueError(f"its {name} is {values[name]}")
-    count, rate, pts = values["num_frames"], None, values["pts"]
-    if min(values["frame_rate_num"] or 0, values["frame_rate_den"] or 0) > 0:
-        rate = Fraction(values["frame_rate_num"], values["frame_rate_den"])
-    if (pts is None and rate is None) or (pts is not None and (len(pts) != count or None in pts)):
-        raise ValueError(f"it has neither a frame rate nor times of its {count} frames")
-    packets = None if values["packets"] is None else PacketIndex.from_bytes(values["packets"])
-    keyframes = values["keyframes"] if packets is None else packets.keyframes
-    if not keyframes or keyframes[0] != 0 or None in keyframes or (packets is not None and len(packets) != count):
-        raise ValueError(f"its packets or keyframes are not those of {count} frames")
-    if packets is not None and (
-        values["codec"] not in CODECS or packets.offsets[-1] + packets.sizes[-1] > (size or LAST_BYTE)
-    ):
-        raise ValueError(
-            f"its packets are of {values['codec']}, and end at byte {packets.offsets[-1] + packets.sizes[-1]}"
-        )
-    config = None if packets is None else DecoderConfig(values["codec"], values["extradata"] or b"")
-    base = Fraction(values["time_base_num"], values["time_base_den"])
-    facts = VideoFacts(count, values["height"], values["width"], rate, pts, base, keyframes)
-    return VideoEntry(file_name, begin, values["size_bytes"], container, config, packets, facts)
+
+
+def _check_packets(packets: PacketIndex, codec: str, num_frames: int, most_bytes: int) -> None:
+    """Raise ValueError for packets of another number of frames, of a codec that is not known, or past the end of the file."""
+    if len(packets) != num_frames:
+        raise ValueError(f"its packets or keyframes are not those of {num_frames} frames")
+    end = packets.offsets[-1] + packets.sizes[-1]
+    if codec not in CODECS or end > most_bytes:
+        raise ValueError(f"its packets are of {codec}, and end at byte {end}")
 
 
 def size_of(path: Path) -> int:

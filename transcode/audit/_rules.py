@@ -31,22 +31,10 @@ def findings_of(video: VideoFile, facts: VideoFacts, moves: Moves) -> Iterator[F
     def found(level: Level, kind: str, text: str, clip: Clip | None = None, seconds: float | None = None) -> Finding:
         return Finding(level, kind, video.name, clip.name if clip is not None else "", seconds, text)
 
+    for level, kind, text in _faults_of_file(video, facts):
+        yield found(level, kind, text)
     if facts.error is not None:
-        kind = "missing" if facts.error == "is not there" else "unreadable"
-        which = [clip.name for clip in video.clips if clip.name]
-        yield found(
-            ERROR,
-            kind,
-            facts.error + (f" ({which[0]} to {which[-1].rpartition(' ')[2]} are in it)" if len(which) > 1 else ""),
-        )
         return
-    for text in facts.damage:
-        yield found(ERROR, "damaged", text)
-    if video.size is not None and facts.size != video.size:
-        declared = "x".join(map(str, video.size))
-        yield found(ERROR, "size", f"is {facts.size[0]}x{facts.size[1]}, {declared} is declared")
-    for text in facts.contradictions:
-        yield found(WARNING, "header", text)
     num_timed = int((~np.isnan(facts.times)).sum())
     order = np.argsort(facts.times, kind="stable")[:num_timed]  # frames without a time (NaN) are sorted to the end
     facts = replace(facts, times=facts.times[order], keyframes=facts.keyframes[order], repeats=facts.repeats[order])
@@ -63,20 +51,42 @@ def findings_of(video: VideoFile, facts: VideoFacts, moves: Moves) -> Iterator[F
         behind = part.stop
         for level, kind, text, seconds in _faults_of_clip(clip, facts, times, part, frame):
             yield found(level, kind, text, clip, seconds)
-        black = [*_spans_in(facts.black, start, end)]
-        for span in black:
-            yield found(WARNING, "black", f"the picture is black, {_from_to(span)}", clip, span[0])
-        for begin, stop in _spans_in(facts.frozen, start, end):
-            is_black = any(first <= begin and stop <= last for first, last in black)
-            moving = None if is_black else moves(clip, begin, stop)
-            if not is_black and moving is not False:  # a robot at rest shows the same, and its rows are the same
-                how = " while its rows change" if moving else ""
-                yield found(
-                    WARNING, "frozen", f"the picture stays as it is{how}, {_from_to((begin, stop))}", clip, begin
-                )
+        for kind, text, seconds in _odd_pictures(clip, facts, start, end, moves):
+            yield found(WARNING, kind, text, clip, seconds)
     if video.clips[-1].episode is not None and behind < len(times):
         text = f"{count_of(len(times) - behind, 'frame')} from {times[behind]:.6g} s on belong to no episode"
         yield found(WARNING, "frames", text, None, float(times[behind]))
+
+
+def _faults_of_file(video: VideoFile, facts: VideoFacts) -> Iterator[tuple[Level, str, str]]:
+    """Yield what is wrong with a file as a whole."""
+    if facts.error is not None:
+        which = [clip.name for clip in video.clips if clip.name]
+        clips = f" ({which[0]} to {which[-1].rpartition(' ')[2]} are in it)" if len(which) > 1 else ""
+        yield ERROR, "missing" if facts.error == "is not there" else "unreadable", facts.error + clips
+        return
+    for text in facts.damage:
+        yield ERROR, "damaged", text
+    if video.size is not None and facts.size != video.size:
+        declared = "x".join(map(str, video.size))
+        yield ERROR, "size", f"is {facts.size[0]}x{facts.size[1]}, {declared} is declared"
+    for text in facts.contradictions:
+        yield WARNING, "header", text
+
+
+def _odd_pictures(
+    clip: Clip, facts: VideoFacts, start: float, end: float, moves: Moves
+) -> Iterator[tuple[str, str, float]]:
+    """Yield where the picture of a clip is black, or does not change."""
+    black = [*_spans_in(facts.black, start, end)]
+    for span in black:
+        yield "black", f"the picture is black, {_from_to(span)}", span[0]
+    for begin, stop in _spans_in(facts.frozen, start, end):
+        is_black = any(first <= begin and stop <= last for first, last in black)
+        moving = None if is_black else moves(clip, begin, stop)
+        if not is_black and moving is not False:  # a robot at rest shows the same, and its rows are the same
+            how = " while its rows change" if moving else ""
+            yield "frozen", f"the picture stays as it is{how}, {_from_to((begin, stop))}", begin
 
 
 def _part_of(clip: Clip, times: npt.NDArray[np.float64], start: float, end: float, frame: float) -> slice:

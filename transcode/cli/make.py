@@ -64,14 +64,7 @@ def print_dry_run(
         click.echo(f"kept: {printable(id_)}: {printable(why)}", err=True)
     for row in todo.rejected:
         click.echo(f"cannot be started: {printable(row.source)}: {printable(row.message or '')}", err=True)
-    folders: Counter[tuple[str, str]] = Counter()
-    for path, reason in sources.ignored:
-        if reason in NUMBERED:
-            folders[os.path.dirname(path), reason] += 1  # noqa: PTH120 (of any length)
-        else:
-            click.echo(f"ignored: {printable(path)}: {printable(reason)}", err=True)
-    for (folder, reason), count in folders.items():
-        click.echo(f"ignored: {printable(folder)}: {count_of(count, 'time')} {reason}", err=True)
+    _print_ignored(sources)
     for before, unit in todo.moved.items():
         click.echo(f"moved: {printable(before)} -> {printable(unit.id if unit.id != before else unit.path)}")
     for id_ in todo.removed:
@@ -84,20 +77,35 @@ def print_dry_run(
     for note in (*(f"note: {each}" for each in sources.notes), *_counts(labels)):
         click.echo(printable(note), err=True)
     total = sum(job.unit.share_bytes for job in todo.jobs)
-    found, outputs = estimate(place, total, jobs), ""
-    if found is not None and todo.jobs:
-        made, count, time = found["output_bytes"] or 0.0, int(found["num_videos"] or 0), ""
-        if (seconds := found["seconds"]) is not None:
-            time = f" in {seconds // 60:.0f} min {seconds % 60:.0f} s with {count_of(jobs or 1, 'video')} at a time"
-        outputs = f"; outputs: about {in_bytes(made)}{time}, judging by {count_of(count, 'video')} made here"
-    elif todo.jobs:
-        outputs = "; outputs: usually no larger, and no estimate of the time, as nothing was made here yet"
+    outputs = _expected(estimate(place, total, jobs), jobs) if todo.jobs else ""
     click.echo(
         f"{len(todo.jobs)} to do, {todo.done} done, {todo.skipped} failed before and skipped, {len(todo.rejected)} cannot be "
         f"started, {len(sources.ignored)} ignored. Sources to do: {in_bytes(total)}{outputs}; "
         f"free in {printable(disk_of(place.storage))}: {in_bytes(free_bytes(place.storage))}.",
         err=True,
     )
+
+
+def _print_ignored(sources: SourceList) -> None:
+    """Print a line for each file that is ignored, and one for all numbered pictures of a folder."""
+    folders: Counter[tuple[str, str]] = Counter()
+    for path, reason in sources.ignored:
+        if reason in NUMBERED:
+            folders[os.path.dirname(path), reason] += 1  # noqa: PTH120 (of any length)
+        else:
+            click.echo(f"ignored: {printable(path)}: {printable(reason)}", err=True)
+    for (folder, reason), count in folders.items():
+        click.echo(f"ignored: {printable(folder)}: {count_of(count, 'time')} {reason}", err=True)
+
+
+def _expected(costs: dict[str, float | None] | None, jobs: int | None) -> str:
+    """Return what the outputs may cost, by `estimate`."""
+    if costs is None:
+        return "; outputs: usually no larger, and no estimate of the time, as nothing was made here yet"
+    made, count, time = costs["output_bytes"] or 0.0, int(costs["num_videos"] or 0), ""
+    if (seconds := costs["seconds"]) is not None:
+        time = f" in {seconds // 60:.0f} min {seconds % 60:.0f} s with {count_of(jobs or 1, 'video')} at a time"
+    return f"; outputs: about {in_bytes(made)}{time}, judging by {count_of(count, 'video')} made here"
 
 
 class _Cost(NamedTuple):

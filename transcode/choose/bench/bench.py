@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -116,12 +116,23 @@ def survey(paths: Sequence[Path | str], options: BenchOptions) -> PlaceSurvey:
         raise SettingsError("give a store or a folder of videos, or several")
     if len({path if isinstance(path, str) else path.resolve() for path in paths}) < len(paths):
         raise SettingsError("a store was given twice")
-    found, notes = sorted(map(find_place, paths), key=lambda place: place.kind != "raw"), []
+    found, notes = sorted(map(find_place, paths), key=lambda place: place.kind != "raw"), list[str]()
     if not (shared := _common_ids(found)) and (shared := _common_ids(suffixed := list(map(with_source_suffix, found)))):
         found = suffixed
     if not shared and len(found) > 1:
         notes.append("the stores share no id: each is measured on its own videos")
     pools = [[id_ for id_ in place.ids if not shared or id_ in shared] for place in found]
+    places, unread = _sampled(found, pools, options, notes)
+    notes += [f"left out: {id_}: {why}" for id_, why in unread.items()]
+    places = [_without(place, unread) for place in places]
+    notes += _of_lengths(places, options)
+    return PlaceSurvey(tuple(places), tuple(notes))
+
+
+def _sampled(
+    found: Sequence[Place], pools: Sequence[list[str]], options: BenchOptions, notes: list[str]
+) -> tuple[list[Place], dict[str, str]]:
+    """Open the same sample of videos in each place, and return why videos cannot be read, by id."""
     order = sorted(set().union(*pools))
     random.Random(options.seed).shuffle(order)
     places: list[Place] = []
@@ -139,17 +150,23 @@ def survey(paths: Sequence[Path | str], options: BenchOptions) -> PlaceSurvey:
             notes.append(f"{place.path}: {min(ambiguous.values())}; all its videos are such, so loaders may be refused")
         if len(pool) > len(chosen):
             notes.append(f"{place.path}: {len(chosen)} of {len(pool)} videos, chosen at random")
-    notes += [f"left out: {id_}: {why}" for id_, why in unread.items()]
-    if unread:
-        places = [replace(each, videos=tuple(v for v in each.videos if v.id not in unread)) for each in places]
-    if empty := [place for place in places if not place.videos]:
+    return places, unread
+
+
+def _without(place: Place, unread: Mapping[str, str]) -> Place:
+    """Return a place without videos that cannot be read here or elsewhere. Raises StoreError if none is left."""
+    kept = replace(place, videos=tuple(video for video in place.videos if video.id not in unread))
+    if not kept.videos:
         why = "".join(f": {id_}: {told}" for id_, told in islice(unread.items(), 1))
-        raise StoreError(f"no video can be read here and in the others{why}", path=empty[0].path)
+        raise StoreError(f"no video can be read here and in the others{why}", path=place.path)
+    return kept
+
+
+def _of_lengths(places: Sequence[Place], options: BenchOptions) -> Iterator[str]:
     counts = [video.num_frames for place in places for video in place.videos]
     span = max((access.span for access in options.accesses if access.pattern != "whole"), default=0)
     if short := sum(count < span for count in counts):
-        notes.append(f"{short} of {len(counts)} videos have fewer than {span} frames: sequences end where they do")
-    return PlaceSurvey(tuple(places), tuple(notes))
+        yield f"{short} of {len(counts)} videos have fewer than {span} frames: sequences end where they do"
 
 
 def _common_ids(places: Sequence[Place]) -> set[str]:
