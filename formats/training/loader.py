@@ -44,6 +44,7 @@ from vidprep.formats.training.items import BatchFields, Item, padded, stacked
 GIBIBYTE = 1 << 30
 BLOCK_FRAMES = 128
 MAX_BATCHES = 16
+DEFAULT_BATCH = 8  # items
 MIN_BATCHES = 3  # one in use by the training loop, one ready, one being made
 FREE_BATCHES = 2
 DEATHS_PER_ITEM = 3
@@ -107,6 +108,55 @@ class _Known(NamedTuple):
 
     times_set: int
     of_sampler: int | None
+
+
+def _check_order(shuffle: object, sampler: object, batch_sampler: object, *, drop_last: bool) -> None:
+    """Raise SettingsError if two arguments set the order of items, or one cannot."""
+    if batch_sampler is not None and (shuffle or sampler is not None or drop_last):
+        raise SettingsError("batch_sampler sets the order and the batches; leave out shuffle, sampler and drop_last")
+    if isinstance(shuffle, str) and shuffle != RUNS:
+        raise SettingsError(f"shuffle is {shuffle!r}; give True, False or {RUNS!r}")
+    if shuffle and sampler is not None:
+        raise SettingsError("shuffle and sampler both set the order; give one of them")
+
+
+def _check_repeatable(**samplers: object) -> None:
+    """Raise SettingsError for a sampler that cannot be iterated over, or only once."""
+    for name, each in samplers.items():
+        if each is not None and (not isinstance(each, Iterable) or isinstance(each, Iterator)):
+            raise SettingsError(
+                f"{name} is {each!r}; give something that can be iterated over again in each epoch, such as a list"
+            )
+
+
+def _check_collate(collate: str, collate_fn: object, device: str | None) -> None:
+    """Raise SettingsError for a way to make batches that is none, or a second one beside `collate_fn`."""
+    if collate not in get_args(Collate):
+        raise SettingsError(f"collate is {collate!r}; give stack or pad")
+    if collate_fn is not None and (not callable(collate_fn) or collate != "stack" or device is not None):
+        raise SettingsError(
+            "collate_fn is a function of a list of items, which makes the batch without collate and device"
+        )
+
+
+class _Batching(NamedTuple):
+    """How items become batches: by a sampler and a size, or by a sampler of batches."""
+
+    sampler: Iterable[int] | None
+    batch_sampler: Iterable[Sequence[int]] | None
+    batch_size: int
+    drop_last: bool
+
+
+def _batching(sampler: Iterable[int] | None, batch_sampler: Any, batch_size: int | None, drop_last: bool) -> _Batching:
+    """Return how batches are made. torch's BatchSampler is an order of items, which other processes can continue."""
+    if batch_sampler is None:
+        return _Batching(sampler, None, DEFAULT_BATCH if batch_size is None else batch_size, drop_last)
+    if _is_of_torch(batch_sampler, "BatchSampler"):
+        return _Batching(batch_sampler.sampler, None, batch_sampler.batch_size, batch_sampler.drop_last)
+    if batch_size is None and (batch_size := getattr(batch_sampler, "batch_size", None)) is None:
+        raise SettingsError("batch_sampler does not say its batch_size; give batch_size, the most items of a batch")
+    return _Batching(None, batch_sampler, batch_size, drop_last)
 
 
 @suggesting(
@@ -200,44 +250,12 @@ class PrefetchLoader:
         workers = _one_of(workers, num_workers)
         if num_workers == 0:  # torch's meaning: work in this process
             workers, processes = 1, False
-        if batch_sampler is not None:
-            if shuffle or sampler is not None or drop_last:
-                raise SettingsError(
-                    "batch_sampler sets the order and the batches; leave out shuffle, sampler and drop_last"
-                )
-            if _is_of_torch(batch_sampler, "BatchSampler"):  # an order of items, which other processes can continue
-                sampler, batch_size, drop_last = (
-                    getattr(batch_sampler, name) for name in ("sampler", "batch_size", "drop_last")
-                )
-                batch_sampler = None
-            elif batch_size is None and (batch_size := getattr(batch_sampler, "batch_size", None)) is None:
-                raise SettingsError(
-                    "batch_sampler does not say its batch_size; give batch_size, the most items of a batch"
-                )
-        batch_size, workers, cache_bytes = (
-            whole(name, value, 1)
-            for name, value in (
-                ("batch_size", 8 if batch_size is None else batch_size),
-                ("workers", workers),
-                ("cache_bytes", cache_bytes),
-            )
-        )
-        seed = whole("seed", seed, 0)
-        if isinstance(shuffle, str) and shuffle != RUNS:
-            raise SettingsError(f"shuffle is {shuffle!r}; give True, False or {RUNS!r}")
-        if shuffle and sampler is not None:
-            raise SettingsError("shuffle and sampler both set the order; give one of them")
-        for name, each in (("sampler", sampler), ("batch_sampler", batch_sampler)):
-            if each is not None and (not isinstance(each, Iterable) or isinstance(each, Iterator)):
-                raise SettingsError(
-                    f"{name} is {each!r}; give something that can be iterated over again in each epoch, such as a list"
-                )
-        if collate not in get_args(Collate):
-            raise SettingsError(f"collate is {collate!r}; give stack or pad")
-        if collate_fn is not None and (not callable(collate_fn) or collate != "stack" or device is not None):
-            raise SettingsError(
-                "collate_fn is a function of a list of items, which makes the batch without collate and device"
-            )
+        _check_order(shuffle, sampler, batch_sampler, drop_last=drop_last)
+        _check_collate(collate, collate_fn, device)
+        sampler, batch_sampler, batch_size, drop_last = _batching(sampler, batch_sampler, batch_size, drop_last)
+        _check_repeatable(sampler=sampler, batch_sampler=batch_sampler)
+        batch_size, workers = whole("batch_size", batch_size, 1), whole("workers", workers, 1)
+        cache_bytes, seed = whole("cache_bytes", cache_bytes, 1), whole("seed", seed, 0)
         self._device = None if device is None else found_device(device)
         self.batch_size, self.workers, self._collate_by = batch_size, workers, collate
         self._drop_last, self._sampler = drop_last, sampler if batch_sampler is None else batch_sampler
@@ -249,32 +267,16 @@ class PrefetchLoader:
         self._runs: npt.NDArray[np.int64] | None = None
         window_bytes, self._window, ahead = whole("window_bytes", window_bytes, 1), 1, Ahead()
         if shuffle == RUNS:
-            numbers = np.arange(data.num_items) if self._items is None else self._items
-            self._runs, total = data.undivided().runs(numbers, RUN_BYTES)
-            self._window = min(math.ceil(window_bytes * len(numbers) / max(total, 1.0)), WINDOW_MAX)
+            self._runs, self._window = self._runs_and_window(window_bytes)
             ahead = Ahead(max(ahead.limit_bytes, window_bytes // workers), None)
         self._order = self._order_of(seed, shuffle=bool(shuffle), in_batches=batch_sampler is not None)
         if self._runs is not None:
             self._warn_of_few_classes()
-        if self._sampler is None and not len(self):
-            raise SettingsError(
-                f"{self._order.length()} items make no full batch of {batch_size}; give a smaller batch_size"
-            )
-        if collate == "stack" and collate_fn is None and batch_size > 1:
-            data.check_one_shape("collate='pad' or batch_size=1")
-        if collate == "pad" and isinstance(data, JoinedDatasets):
-            data.check_one_length()
+        self._check_batches()
         self._dtype, self._item_bytes = data.frames_dtype, data.max_item_bytes
         self._batch_bytes = -(-batch_size * self._item_bytes // 4096) * 4096
         whole_batch = self._batch_bytes + batch_size * data.audio_bytes
-        if cache_bytes < MIN_BATCHES * whole_batch:
-            raise SettingsError(
-                f"cache_bytes is {cache_bytes:,}; {MIN_BATCHES} batches of {whole_batch:,} bytes must fit: "
-                f"give {MIN_BATCHES * whole_batch:,} or more, or a smaller batch_size"
-            )
-        places = max(MIN_BATCHES, min(MAX_BATCHES, cache_bytes // 2 // whole_batch))
-        if processes:
-            places = _places_in_shared_memory(places, self._batch_bytes)
+        places = self._num_places(cache_bytes, whole_batch, processes=processes)
         self._frame_bytes = (cache_bytes - places * whole_batch) // workers
         kept = self._frame_bytes * workers // data.max_decoded_bytes
         self._horizon = places * batch_size + min(max(HORIZON * kept, self._window), data.num_items)
@@ -307,6 +309,33 @@ class PrefetchLoader:
         self._broken: Exception | None = None  # why transforms cannot be imported
         self._running: _Epoch | None = None
         self._process: int | None = os.getpid()
+
+    def _runs_and_window(self, window_bytes: int) -> tuple[npt.NDArray[np.int64], int]:
+        """Return where runs begin, and how many items are shuffled together."""
+        numbers = np.arange(self.dataset.num_items) if self._items is None else self._items
+        runs, total = self.dataset.undivided().runs(numbers, RUN_BYTES)
+        return runs, min(math.ceil(window_bytes * len(numbers) / max(total, 1.0)), WINDOW_MAX)
+
+    def _check_batches(self) -> None:
+        """Raise SettingsError if there is no full batch, or items of several shapes make none."""
+        if self._sampler is None and not len(self):
+            raise SettingsError(
+                f"{self._order.length()} items make no full batch of {self.batch_size}; give a smaller batch_size"
+            )
+        if self._collate_by == "stack" and self._collate_fn is None and self.batch_size > 1:
+            self.dataset.check_one_shape("collate='pad' or batch_size=1")
+        if self._collate_by == "pad" and isinstance(self.dataset, JoinedDatasets):
+            self.dataset.check_one_length()
+
+    def _num_places(self, cache_bytes: int, whole_batch: int, *, processes: bool) -> int:
+        """Return how many batches are ready, being made, or in use. Raises SettingsError if the least does not fit."""
+        if cache_bytes < MIN_BATCHES * whole_batch:
+            raise SettingsError(
+                f"cache_bytes is {cache_bytes:,}; {MIN_BATCHES} batches of {whole_batch:,} bytes must fit: "
+                f"give {MIN_BATCHES * whole_batch:,} or more, or a smaller batch_size"
+            )
+        places = max(MIN_BATCHES, min(MAX_BATCHES, cache_bytes // 2 // whole_batch))
+        return _places_in_shared_memory(places, self._batch_bytes) if processes else places
 
     def _order_of(self, seed: int, *, shuffle: bool, in_batches: bool) -> OwnOrder | SamplerOrder:
         """Return the order of the items. Raises SettingsError if sampler and dataset both divide them."""
