@@ -251,11 +251,7 @@ class VideoDataset:
         tail: Tail = "drop",
     ) -> None:
         self.clips = _sampler(clips, sequence_length, stride, step, short, cover_end=cover_end)
-        if tail not in get_args(Tail):
-            raise SettingsError(f"tail is {tail!r}; give drop or pad")
-        rank, world_size = whole("rank", rank, 0), whole("world_size", world_size, 1)
-        if rank >= world_size:
-            raise SettingsError(f"rank is {rank}; with world_size {world_size} it is 0 to {world_size - 1}")
+        rank, world_size = _share(rank, world_size, tail)
         self.picture = Transform(
             size, crop, random_crop, flip, dtype, normalize, colour, random_resized_crop, num_crops, layout
         )
@@ -265,15 +261,8 @@ class VideoDataset:
             raise SettingsError("num_crops is for clips at regular places: each crop would be of another random clip")
         if clips_per_video > 1 and num_crops > 1:
             raise SettingsError("num_crops is for tests, clips_per_video for random clips and crops; give one of them")
-        if transform is not None and not callable(transform):
-            raise SettingsError(f"transform is {transform!r}; give a function of frames")
-        if type(transform).__module__.startswith("torchvision.") and not tensors:
-            raise SettingsError(
-                "torchvision's transforms leave arrays as they are; give tensors=True, and layout='TCHW'"
-            )
+        _check_transform(transform, tensors=tensors)
         self.transform = transform
-        if tensors:
-            import_torch()
         self.store = _store(source)
         if dtype == "uint16" and not self.store.reads_uint16:
             raise SettingsError(f"dtype is 'uint16'; a store of {self.store.kind} has 8 bits", path=self.store.path)
@@ -299,26 +288,9 @@ class VideoDataset:
         self._videos = SharedTable(pa.table(columns))
         self._check_sizes()
         self.content, self._version = self.store.content_digest(chosen), self.store.version()
-        if not self._ends.size or self._ends[-1] < world_size:
-            if not len(self.store):
-                raise SettingsError("has no videos; `vidprep show` lists the failures", path=self.store.path)
-            longest = max(self.sizes[:, 0].tolist(), default=0)
-            raise SettingsError(
-                f"{len(self.ids)} videos of at most {longest} frames hold {clips_of_videos.sum()} {self.clips}; "
-                + (
-                    f"give shorter ones{', or short=' + repr('pad') if isinstance(self.clips, Windows) else ''}"
-                    if world_size == 1
-                    else f"world_size is {world_size}: give fewer ranks, or shorter ones"
-                ),
-                path=self.store.path,
-            )
+        self._check_not_empty(int(clips_of_videos.sum()))
         self._warn_of_short(clips_of_videos, is_chosen=short is not None)
-        self.audio = None
-        if audio_rate is not None:
-            used = [id_ for id_, count in zip(self.ids, clips_of_videos.tolist(), strict=True) if count]
-            self.audio = Audio.of(audio_rate, audio_channels, audio_seconds, self.clips, used, self.store.__getitem__)
-        elif audio_seconds is not None or audio_channels != 1:
-            raise SettingsError("audio_seconds and audio_channels need audio_rate")
+        self.audio = self._audio_of(clips_of_videos, audio_rate, audio_channels, audio_seconds)
         if rows is None and delta_rows is not None:
             raise SettingsError("delta_rows needs rows")
         self._rows = None if rows is None else FrameRows(rows, self.ids, rows_gap, delta_rows)
@@ -326,6 +298,29 @@ class VideoDataset:
         if self._rows is not None:
             for number, id_ in enumerate(self.ids):
                 self._rows_of(number, self.store[id_])
+
+    def _check_not_empty(self, num_clips: int) -> None:
+        """Raise SettingsError if there are fewer items than ranks."""
+        if self._ends.size and self._ends[-1] >= self.world_size:
+            return
+        if not len(self.store):
+            raise SettingsError("has no videos; `vidprep show` lists the failures", path=self.store.path)
+        remedy = f"give shorter ones{', or short=' + repr('pad') if isinstance(self.clips, Windows) else ''}"
+        if self.world_size > 1:
+            remedy = f"world_size is {self.world_size}: give fewer ranks, or shorter ones"
+        longest = max(self.sizes[:, 0].tolist(), default=0)
+        text = f"{len(self.ids)} videos of at most {longest} frames hold {num_clips} {self.clips}; {remedy}"
+        raise SettingsError(text, path=self.store.path)
+
+    def _audio_of(
+        self, clips_of_videos: Numbers, rate: int | None, channels: Literal[1, 2], seconds: float | None
+    ) -> Audio | None:
+        if rate is not None:
+            used = [id_ for id_, count in zip(self.ids, clips_of_videos.tolist(), strict=True) if count]
+            return Audio.of(rate, channels, seconds, self.clips, used, self.store.__getitem__)
+        if seconds is not None or channels != 1:
+            raise SettingsError("audio_seconds and audio_channels need audio_rate")
+        return None
 
     def _warn_of_short(self, clips_of_videos: Numbers, *, is_chosen: bool) -> None:
         """Warn about videos without a clip, unless the user chose that."""
@@ -894,6 +889,26 @@ def _sampler(
     if short is not None or cover_end:
         raise SettingsError("short and cover_end are for sequences; give the sampler its own policy and cover_end")
     return clips
+
+
+def _share(rank: int, world_size: int, tail: str) -> tuple[int, int]:
+    """Return rank and world_size as whole numbers. Raises SettingsError."""
+    if tail not in get_args(Tail):
+        raise SettingsError(f"tail is {tail!r}; give drop or pad")
+    rank, world_size = whole("rank", rank, 0), whole("world_size", world_size, 1)
+    if rank >= world_size:
+        raise SettingsError(f"rank is {rank}; with world_size {world_size} it is 0 to {world_size - 1}")
+    return rank, world_size
+
+
+def _check_transform(transform: object, *, tensors: bool) -> None:
+    """Raise SettingsError for a transform that cannot be called, or leaves arrays as they are; MissingError without torch."""
+    if transform is not None and not callable(transform):
+        raise SettingsError(f"transform is {transform!r}; give a function of frames")
+    if type(transform).__module__.startswith("torchvision.") and not tensors:
+        raise SettingsError("torchvision's transforms leave arrays as they are; give tensors=True, and layout='TCHW'")
+    if tensors:
+        import_torch()
 
 
 def _store(source: Source) -> FrameStore:
