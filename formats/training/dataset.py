@@ -16,6 +16,7 @@ import hashlib
 import math
 import operator
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -911,17 +912,22 @@ def _check_transform(transform: object, *, tensors: bool) -> None:
         import_torch()
 
 
+def _warn_of_parts(source: str | os.PathLike[str]) -> None:
+    """Warn if a folder has the manifests of an array run that was not merged."""
+    names = [re.fullmatch(r"manifest-\d+-of-(\d+)", each.stem) for each in manifest_paths(Path(source))]
+    if counts := [int(name[1]) for name in names if name is not None]:
+        text = f"{count_of(len(counts), 'part')} of {max(counts)} of an array run: `vidprep merge {source}` joins them at the end"
+        warnings.warn(f"{source}: {text}", stacklevel=5)
+
+
 def _store(source: Source) -> FrameStore:
     if isinstance(source, FrameStore):
         return source
     if isinstance(source, str | os.PathLike):
         if Path(source).is_file():
             return VideoFiles([source])
-        store, names = open_store(source), [each.stem for each in manifest_paths(Path(source))]
-        if counts := [int(name.rpartition("-of-")[2]) for name in names if "-of-" in name]:
-            text = f"{count_of(len(counts), 'part')} of {max(counts)} of an array run: `vidprep merge {source}` joins them at the end"
-            warnings.warn(f"{source}: {text}", stacklevel=4)
-        return store
+        _warn_of_parts(source)
+        return open_store(source)
     if isinstance(source, Mapping):
         return JoinedStores({name: _store(each) for name, each in source.items()})
     if not isinstance(source, Iterable):

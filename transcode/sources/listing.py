@@ -76,39 +76,58 @@ def labels_of(
     Raises:
         SourceError: A manifest cannot hold a column, or a column occurs twice.
     """
-    names = list(table.columns) if table is not None else []
-    if not names and not given.label_from_folder and not given.split_from_folder and given.split_by is None:
+    if (
+        not (table is not None and table.columns)
+        and not given.label_from_folder
+        and not given.split_from_folder
+        and given.split_by is None
+    ):
         return None, None
     import pyarrow as pa
 
-    from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, Labels, values_of
+    from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, Labels
 
-    columns: dict[str, pa.Array] = {}
-    rows = pa.array([unit.row for unit in units], pa.int64())
-    for name in names:
-        assert table is not None
-        try:
-            columns[name] = table.array(name).take(rows)
-        except ValueError as error:
-            raise SourceError(f"{error}; leave it out with --labels, or change it", path=path) from error
+    columns = _columns_of(units, table, path) if table is not None else {}
     if given.label_from_folder:
         folders = [os.path.basename(os.path.dirname(unit.path)) for unit in units]
         columns[CLASS_LABEL] = pa.array(folders, pa.string())
-    drawing = None
     if (given.split_from_folder or given.split_by is not None) and SPLIT_LABEL in columns:
         name = "--split-by" if given.split_by is not None else "--split-from-folder"
         raise SourceError(f"has a column `split`: leave out the column, or {name}", path=path)
     if given.split_from_folder:
         above = [unit.id.split("/")[0] if "/" in unit.id else None for unit in units]
         columns[SPLIT_LABEL] = pa.array(above, pa.string())
-    if given.split_by is not None:
-        classes = values_of(columns[CLASS_LABEL]) if CLASS_LABEL in columns else [None] * len(units)
-        if (column := given.split_group) is not None and column not in columns:
-            raise SourceError(f"--split-group: has no label {one_line(column)}", path=path)
-        groups = groups_of([unit.id for unit in units], [unit.path for unit in units], columns, column)
-        folder = base if column is None else ""
-        drawing = SplitDrawing(groups, classes, given.split_by, column, given.split_seed, folder)
-    return Labels([unit.id for unit in units], columns), drawing
+    return Labels([unit.id for unit in units], columns), _drawing(units, columns, given, path, base)
+
+
+def _columns_of(units: Sequence[Unit], table: SourceTable, path: str) -> dict[str, pa.Array]:
+    """Return the columns of a table, for its units. Raises SourceError for one that a manifest cannot hold."""
+    import pyarrow as pa
+
+    columns: dict[str, pa.Array] = {}
+    rows = pa.array([unit.row for unit in units], pa.int64())
+    for name in table.columns:
+        try:
+            columns[name] = table.array(name).take(rows)
+        except ValueError as error:
+            raise SourceError(f"{error}; leave it out with --labels, or change it", path=path) from error
+    return columns
+
+
+def _drawing(
+    units: Sequence[Unit], columns: Mapping[str, pa.Array], given: LabelOptions, path: str, base: str
+) -> SplitDrawing | None:
+    """Return how splits are drawn; None if they are not. Raises SourceError for a label that is not there."""
+    from vidprep.formats.manifest.labels import CLASS_LABEL, values_of
+
+    if given.split_by is None:
+        return None
+    classes = values_of(columns[CLASS_LABEL]) if CLASS_LABEL in columns else [None] * len(units)
+    if (column := given.split_group) is not None and column not in columns:
+        raise SourceError(f"--split-group: has no label {one_line(column)}", path=path)
+    groups = groups_of([unit.id for unit in units], [unit.path for unit in units], columns, column)
+    folder = base if column is None else ""
+    return SplitDrawing(groups, classes, given.split_by, column, given.split_seed, folder)
 
 
 PICTURE = "a numbered picture, which --source-fps would take"
@@ -310,14 +329,8 @@ def find_sources(
     is_table = not is_folder and os.path.splitext(path)[1].lower() in READERS
     if not is_table:
         _refuse_labels(path, labels)
-    if not is_folder and os.path.splitext(path)[1].lower() in RECORDINGS:
-        raise SourceError(f"is no video: {EXPORTED}", path=path)
-    if not is_folder and (fault := fault_of_file(path, status)):
-        raise SourceError(f"{fault}; give a folder, a video or a table", path=path)
-    if not is_folder and not is_table and (like := _table_like(path)) is not None:
-        raise SourceError(
-            f"is text, and neither a video nor a table ({', '.join(READERS)}); a .csv would begin: {like}", path=path
-        )
+    if not is_folder:
+        _check_file(path, status, is_table=is_table)
     if not is_table and identity_of(status) == there:
         raise SourceError("is the destination, too; give a destination outside of it", path=path)
     if not is_table and search.in_destination(path):
@@ -337,6 +350,18 @@ def find_sources(
         search.why_partial = "one file is not a full listing"
         search.add(search.id_of(os.path.basename(path)), path, SourceState.of(status))
     return finish(path, path if is_folder else os.path.dirname(path), is_table=is_table)
+
+
+def _check_file(path: str, status: os.stat_result, *, is_table: bool) -> None:
+    """Raise SourceError for a file that is neither a video nor a table."""
+    if os.path.splitext(path)[1].lower() in RECORDINGS:
+        raise SourceError(f"is no video: {EXPORTED}", path=path)
+    if fault := fault_of_file(path, status):
+        raise SourceError(f"{fault}; give a folder, a video or a table", path=path)
+    if not is_table and (like := _table_like(path)) is not None:
+        raise SourceError(
+            f"is text, and neither a video nor a table ({', '.join(READERS)}); a .csv would begin: {like}", path=path
+        )
 
 
 def _table_like(path: str) -> str | None:

@@ -270,31 +270,15 @@ def read_table(
     found = read_source_table(table, with_faults=True)
     path = str(table) if isinstance(table, str) else IN_MEMORY
     names = list(found.columns)
-    if not found.num_rows:
-        first = f" below its first line, which names the columns ({','.join(map(one_line, names))})" if names else ""
-        raise SourceError(f"has no rows{first}", path=path)
-    if "path" not in names:
-        columns = ", ".join(map(one_line, names))
-        like = next((name for name in names if name.strip().lower().replace(" ", "_") in NAMES_OF_PATH), None)
-        meant = f"; rename `{one_line(like)}` to `path`" if like is not None else ""
-        if not meant and any("." in name or "/" in name for name in names):
-            meant = "; its first line must name the columns, such as path,label"
-        raise SourceError(f"has no column `path`; columns: {columns}{meant}", path=path)
+    _check_has_paths(found, names, path)
     if "" in names:  # pandas writes its row numbers like this
         names.remove("")
         search.ignored.append((path, "a column without a name"))
     places = cut_columns(names, path)
     chosen = chosen_labels([name for name in names if name not in KEYS and name not in places.names], labels, path)
     _check_names(chosen, path, label_from_folder=label_from_folder)
-    cuts = list(places.cuts(found))
-    paths = found.values("path")
-    if equal := _with_equal_cuts(paths, cuts, places, path):
-        cuts = [
-            _without_frames(cells) if isinstance(source, str) and source in equal else cells
-            for source, cells in zip(paths, cuts, strict=True)
-        ]
-        notes = {"": "cuts are given in seconds and in frames, which agree; those in seconds were taken", **found.notes}
-        found = replace(found, notes=notes)
+    cuts, notes = _cuts_and_notes(found, places, path)
+    found = replace(found, notes={**notes, **found.notes})
     search.table = replace(found.chosen(chosen), notes={**found.chosen(chosen).notes, **_notes_of_names(chosen)})
     faults = faults_of_columns(search.table)
     rows = zip(*(found.values(name) for name in KEYS), cuts, strict=True)
@@ -313,6 +297,34 @@ def read_table(
         search.ignored += [(path, f"{SKIPPED}{why}") for why in skipped]
     if remote.fault is not None and not remote.answered and not search.units:
         raise remote.fault
+
+
+def _check_has_paths(found: SourceTable, names: Sequence[str], path: str) -> None:
+    """Raise SourceError for a table without rows, or without a column `path`, with the column that may be meant."""
+    columns = ", ".join(map(one_line, names))
+    if not found.num_rows:
+        first = f" below its first line, which names the columns ({columns})" if names else ""
+        raise SourceError(f"has no rows{first}", path=path)
+    if "path" in names:
+        return
+    like = next((name for name in names if name.strip().lower().replace(" ", "_") in NAMES_OF_PATH), None)
+    meant = f"; rename `{one_line(like)}` to `path`" if like is not None else ""
+    if not meant and any("." in name or "/" in name for name in names):
+        meant = "; its first line must name the columns, such as path,label"
+    raise SourceError(f"has no column `path`; columns: {columns}{meant}", path=path)
+
+
+def _cuts_and_notes(found: SourceTable, places: CutColumns, path: str) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
+    """Return the cells of each row's cut: by seconds alone where those by frames agree with them, which is noted."""
+    cuts, paths = list(places.cuts(found)), found.values("path")
+    equal = _with_equal_cuts(paths, cuts, places, path)
+    if not equal:
+        return cuts, {}
+    alone = [
+        _without_frames(cells) if isinstance(source, str) and source in equal else cells
+        for source, cells in zip(paths, cuts, strict=True)
+    ]
+    return alone, {"": "cuts are given in seconds and in frames, which agree; those in seconds were taken"}
 
 
 def _without_frames(cells: Sequence[Any]) -> tuple[Any, ...]:
