@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -35,7 +35,7 @@ from vidprep.formats.manifest.table import manifest_paths, manifest_rows, read_t
 from vidprep.formats.storage.local import open_unlinked, refuse_links, replacing
 from vidprep.formats.storage.untrusted import parse_json, read_regular
 from vidprep.formats.stores.gops import num_not_indexed
-from vidprep.formats.stores.registry import ENCODED, layout_of
+from vidprep.formats.stores.registry import ENCODED, VIDEO_SHARDS, layout_of
 from vidprep.transcode.check._reading import (
     PLACES,
     differing_ids,
@@ -181,17 +181,8 @@ def check_destination(
     is_ok = pc.equal(seen["status"], "ok")
     there = seen if pc.all(is_ok).as_py() else seen.filter(is_ok)
     rows = _rows_to_read(destination, there, sources if not reads_all else None, options.sample)
-    is_old = settings.clock_rule < CLOCK_RULE or any(row.tolerance_seconds is None and row.cut for row in rows)
-    if sources is not None and is_old:
-        raise StoreError(
-            "was made by an earlier version, which chose other frames for --fps or cuts; check it without its sources, or make it again "
-            "with --overwrite",
-            path=destination,
-        )
-    if sources is not None and (packed := next((row for row in rows if row.source_state is None), None)) is not None:
-        raise StoreError(
-            f"was made by `pack` from {packed.source}, not from sources; validate it without SRC", path=destination
-        )
+    if sources is not None:
+        _check_comparable(destination, rows, settings)
     report = ValidationReport(failed_before=len(seen) - len(there))
 
     def tell(faults: Iterable[str]) -> None:
@@ -203,28 +194,11 @@ def check_destination(
     if not len(seen):
         tell(faults)
         return report
-    names = set(pc.unique(there["file_name"]).to_pylist())
-    faults += (
-        files_without_row(
-            destination,
-            names | {name for name in written_files(destination).get("files", {}) if name.startswith("videos/")},
-        )
-        if kind == ENCODED
-        else faults_of_store(destination, layout_of(kind), there, rows)
-    )
+    faults += _faults_of_structure(destination, kind, there, rows)
     if is_video:
-        faults += faults_of_gop_index(destination, kind)
         report.not_indexed = num_not_indexed(destination)
-    faults += faults_of_others(destination, kind, names)
-    faults += faults_of_robot_files(destination)
-    unopened = None
-    if found is None:
-        faults.append(why_not_opened)
-    else:
-        lost, strange = differing_ids(there["id"], found)
-        faults += [f"{destination}: {id_}: open_store does not find it" for id_ in lost]
-        faults += [f"{destination}: {id_}: open_store finds it, the manifest does not" for id_ in strange]
-        unopened = set(lost)
+    unopened, faults_of_opening = _faults_of_opening(destination, there, found, why_not_opened)
+    faults += faults_of_opening
     _settings_of_finished(destination)
     if _states(destination) != states:
         raise StoreError("was changed by a run or `label` while it was checked; validate again", path=destination)
@@ -241,6 +215,45 @@ def check_destination(
     journal = _Journal(destination, json.dumps([asdict(options), settings.digest, sources is not None], default=str))
     _read_again(checks, journal, report, tell, jobs, on_start, on_unit)
     return report
+
+
+def _check_comparable(destination: Path, rows: Sequence[ManifestRow], settings: RunSettings) -> None:
+    """Raise StoreError if outputs cannot be compared with sources: of an earlier version, or of `pack`."""
+    if settings.clock_rule < CLOCK_RULE or any(row.tolerance_seconds is None and row.cut for row in rows):
+        raise StoreError(
+            "was made by an earlier version, which chose other frames for --fps or cuts; check it without its sources, or make it again "
+            "with --overwrite",
+            path=destination,
+        )
+    if (packed := next((row for row in rows if row.source_state is None), None)) is not None:
+        raise StoreError(
+            f"was made by `pack` from {packed.source}, not from sources; validate it without SRC", path=destination
+        )
+
+
+def _faults_of_structure(destination: Path, kind: str, there: pa.Table, rows: Sequence[ManifestRow]) -> Iterator[str]:
+    """Yield what is wrong with the files of a destination, without reading videos."""
+    names = set(pc.unique(there["file_name"]).to_pylist())
+    if kind == ENCODED:
+        of_robot = {name for name in written_files(destination).get("files", {}) if name.startswith("videos/")}
+        yield from files_without_row(destination, names | of_robot)
+    else:
+        yield from faults_of_store(destination, layout_of(kind), there, rows)
+    if kind in (ENCODED, VIDEO_SHARDS):
+        yield from faults_of_gop_index(destination, kind)
+    yield from faults_of_others(destination, kind, names)
+    yield from faults_of_robot_files(destination)
+
+
+def _faults_of_opening(
+    destination: Path, there: pa.Table, found: Any, why_not_opened: str
+) -> tuple[set[str] | None, list[str]]:
+    """Return the videos that open_store does not find, None if it opens nothing; and the faults of it."""
+    if found is None:
+        return None, [why_not_opened]
+    lost, strange = differing_ids(there["id"], found)
+    faults = [f"{destination}: {id_}: open_store does not find it" for id_ in lost]
+    return set(lost), faults + [f"{destination}: {id_}: open_store finds it, the manifest does not" for id_ in strange]
 
 
 def _settings_of_finished(destination: Path) -> RunSettings:

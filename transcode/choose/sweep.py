@@ -206,12 +206,7 @@ def measure(
     Raises SettingsError when no source of the sample can be read, MissingError, StoppedError.
     """
     cells = options.cells()
-    curves = list(dict.fromkeys(cell.curve for cell in cells))
-    if not curves:
-        raise SettingsError("<codec> alone makes no curve; add another", codec="png")
-    named = [name for name in curves if (anchor or "h264") in (name, name.split()[0])]
-    if anchor is not None and not named:
-        raise SettingsError(f"<anchor>: not one of {', '.join(curves)}", anchor=anchor)
+    anchor = _anchor(cells, anchor)
     if "png" in options.codecs:
         _need_pillow()
     sample = choose(units, options.videos)
@@ -227,26 +222,16 @@ def measure(
     png = {id_: _as_png(frames[id_]) for id_ in prepared} if "png" in options.codecs else {}
     rows: list[dict[str, Any]] = []
     timed_rows: list[dict[str, Any]] = []
-    why, not_scored = "", dict[str, str]()
+    failed, not_scored = list[ManifestRow](), dict[str, str]()
     for cell in cells:
-        root = out / "cells" / cell.name
-        made = run_trial(
-            replace(cell.settings(), gate=options.gate),
-            list(prepared.values()),
-            root,
-            workers,
-            on_row=lambda _row: on_row(),
-        )
-        for row in made:
-            if not row.ok:
-                why = why or f"; the first: {row.id}: {row.message}"
-                say(f"left out of {cell.name}: {row.id}: {row.message}")
-            elif (lacks := unscored(row)) and row.id not in not_scored:
-                not_scored[row.id] = lacks
-                say(f"not scored: {row.id}: {lacks}")
+        root, settings = out / "cells" / cell.name, replace(cell.settings(), gate=options.gate)
+        made = run_trial(settings, list(prepared.values()), root, workers, on_row=lambda _row: on_row())
+        failed += [row for row in made if not row.ok]
+        _say_of_trial(made, cell, not_scored, say)
         rows += [_measured(cell, row) for row in made if row.ok]
         timed_rows.append(_timed(cell, root, [row.id for row in made if row.ok], options))
     if not rows:
+        why = "".join(f"; the first: {row.id}: {row.message}" for row in failed[:1])
         raise SettingsError(f"no setting could be tried on any video{why}")
     _write_table(out / TABLE_NAME, rows)
     summary = {
@@ -258,12 +243,35 @@ def measure(
         "left_out": [{"id": id_, "why": why} for id_, why in left_out],
         "not_scored": [{"id": id_, "why": lacks} for id_, lacks in not_scored.items()],
     }
-    summary |= curves_of(rows, timed_rows, png, at_db=at_db, anchor=(named or curves)[0])
+    summary |= curves_of(rows, timed_rows, png, at_db=at_db, anchor=anchor)
     text = json.dumps(for_json(summary), indent=1, default=str)
     with replacing(out / SUMMARY_NAME) as file:
         file.write(text.encode())
     written: dict[str, Any] = json.loads(text)
     return written
+
+
+def _anchor(cells: Sequence[Cell], anchor: str | None) -> str:
+    """Return the curve with which others are compared. Raises SettingsError if there is none, or none of that name."""
+    curves = list(dict.fromkeys(cell.curve for cell in cells))
+    if not curves:
+        raise SettingsError("<codec> alone makes no curve; add another", codec="png")
+    named = [name for name in curves if (anchor or "h264") in (name, name.split()[0])]
+    if anchor is not None and not named:
+        raise SettingsError(f"<anchor>: not one of {', '.join(curves)}", anchor=anchor)
+    return (named or curves)[0]
+
+
+def _say_of_trial(
+    made: Sequence[ManifestRow], cell: Cell, not_scored: dict[str, str], say: Callable[[str], object]
+) -> None:
+    """Say which videos failed, and once for each which were not scored."""
+    for row in made:
+        if not row.ok:
+            say(f"left out of {cell.name}: {row.id}: {row.message}")
+        elif (lacks := unscored(row)) and row.id not in not_scored:
+            not_scored[row.id] = lacks
+            say(f"not scored: {row.id}: {lacks}")
 
 
 def check_out(out: Path, own: Collection[str]) -> None:

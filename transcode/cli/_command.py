@@ -217,13 +217,21 @@ def _no_such_option(error: click.NoSuchOption, args: Sequence[str]) -> str:
     if name in _PATHS:
         places = [str(each.metavar) for each in context.command.params if isinstance(each, click.Argument)]
         return f"{said}. Paths are given without a flag: {context.command_path} {' '.join(places)}"
-    if context.parent is not None and isinstance(group := context.parent.command, click.Group):
-        for other in group.list_commands(context.parent):
-            command = group.get_command(context.parent, other)
-            if command is not None and any(name in each.opts for each in command.params):
-                return f"{said}: it is an option of `vidprep {other}`"
+    if (other := _command_with(name, context.parent)) is not None:
+        return f"{said}: it is an option of `vidprep {other}`"
     near = get_close_matches(name, own, 1, 0.7)
     return f"{said}. Did you mean {near[0]!r}?" if near else said
+
+
+def _command_with(flag: str, parent: click.Context | None) -> str | None:
+    """Return the first command that has an option; None if none has."""
+    if parent is None or not isinstance(group := parent.command, click.Group):
+        return None
+    for name in group.list_commands(parent):
+        command = group.get_command(parent, name)
+        if command is not None and any(flag in each.opts for each in command.params):
+            return name
+    return None
 
 
 class LinePrinter:

@@ -150,6 +150,10 @@ class Scale:
             raise SettingsError(
                 f"<side_of> and <{name}> exclude each other; give one", **{"side_of": "NAME=N", name: value}
             )
+        self._check_areas()
+        self._check_sides()
+
+    def _check_areas(self) -> None:
         if self.multiple_of is None:
             areas: dict[str, Any] = {"max_area": self.max_area, "min_area": self.min_area}
             for name, value in areas.items():
@@ -163,11 +167,13 @@ class Scale:
                 min_area=self.areas[0],
                 max_area=self.areas[1],
             )
-        sides: list[tuple[str, int | None]] = [("short_side", self.short_side)]
+
+    def _check_sides(self) -> None:
+        sides = [("short_side", self.short_side)] if self.short_side is not None else []
         sides += [("side_of", pixels) for _, pixels in self.side_of] + [("size", side) for side in self.size or ()]
         for option, value in sides:
             named: dict[str, Any] = {option: str(self.size) if option == "size" else value}
-            if value is not None and (value < 2 or value % 2 or value > 16384):
+            if value < 2 or value % 2 or value > 16384:
                 raise SettingsError(f"<{option}>: give an even number of pixels from 2 to 16384", **named)
 
     @property
