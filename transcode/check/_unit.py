@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
+from av.container.input import InputContainer
 from av.error import FFmpegError as AvError
+from av.video.stream import VideoStream
 
 from vidprep.formats.errors import FfmpegError, StoreError, VerifyError, VidprepError
 from vidprep.formats.manifest.row import ManifestRow
@@ -224,17 +226,7 @@ def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
             return
         stream = container.streams.video[0]
         stream.thread_count = 1
-        shown = sorted((p.pts or 0, p.is_keyframe) for p in container.demux(stream) if p.size)
-        keyframes = [number for number, (_, is_keyframe) in enumerate(shown) if is_keyframe]
-        if len(shown) != row.num_frames:
-            yield f"holds {len(shown)} frames, {row.num_frames} were written"
-        if keyframes != row.keyframes:
-            wrong = min(set(keyframes) ^ set(row.keyframes or ()))
-            yield f"frame {wrong} {'is' if wrong in keyframes else 'is not'} a keyframe, unlike in the manifest"
-        if row.pts is not None and row.time_base_num and row.time_base_den:
-            base = Fraction(row.time_base_num, row.time_base_den)
-            if [pts for pts, _ in shown] != [rescale(pts, base, time_base_of(stream)) for pts in row.pts]:
-                yield "its frame times differ from the manifest"
+        yield from _faults_of_packets(container, stream, row)
         container.seek(0)
         sizes, checksums = [], []
         sampled, expected, to_rgb = set(sample_of(row)), dict[int, int](), ToRgb()
@@ -254,6 +246,21 @@ def _faults_of_video(path: Path, check: Check) -> Iterator[str]:
     if check.opens and list(expected) == sorted(sampled):
         yield from faults_of_gops(check.destination, row, checksums)
         yield from faults_of_reading(check.destination, row, expected)
+
+
+def _faults_of_packets(container: InputContainer, stream: VideoStream, row: ManifestRow) -> Iterator[str]:
+    """Yield how the packets of a file differ from its row: their number, keyframes and times."""
+    shown = sorted((p.pts or 0, p.is_keyframe) for p in container.demux(stream) if p.size)
+    keyframes = [number for number, (_, is_keyframe) in enumerate(shown) if is_keyframe]
+    if len(shown) != row.num_frames:
+        yield f"holds {len(shown)} frames, {row.num_frames} were written"
+    if keyframes != row.keyframes:
+        wrong = min(set(keyframes) ^ set(row.keyframes or ()))
+        yield f"frame {wrong} {'is' if wrong in keyframes else 'is not'} a keyframe, unlike in the manifest"
+    if row.pts is not None and row.time_base_num and row.time_base_den:
+        base = Fraction(row.time_base_num, row.time_base_den)
+        if [pts for pts, _ in shown] != [rescale(pts, base, time_base_of(stream)) for pts in row.pts]:
+            yield "its frame times differ from the manifest"
 
 
 def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
@@ -324,13 +331,7 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: UnitResul
         else:
             own = own_jpegs(settings, stream, unit.path, is_series=unit.is_series)
             quality = yield from _compare_stored(path, row, settings, stream, own)
-    indexes = stream.source_indexes
-    due = list(range(len(indexes))) if row.source_frames is None else row.source_frames
-    if indexes != due:
-        yield f"from frame {_first_other(indexes, due)} on, its source frames are not those that the manifest lists"
-    elif row.source_pts is not None and row.source_pts != stream.source_pts:
-        number = _first_other(stream.source_pts, row.source_pts)
-        yield f"from frame {number} on, its frames begin at other times in their source than the manifest lists"
+    yield from _faults_of_source_frames(row, stream)
     if quality is None:
         return
     done.scored_at = done.checked_at
@@ -338,6 +339,28 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: UnitResul
     done.psnr_y_p1_db, done.ssim = quality.psnr_y_p1_db, quality.ssim
     done.vmaf, done.vmaf_harmonic_mean, done.vmaf_p1 = quality.vmaf, quality.vmaf_harmonic_mean, quality.vmaf_p1
     done.vmaf_model, done.xpsnr_db, done.xpsnr_p1_db = quality.vmaf_model, quality.xpsnr_db, quality.xpsnr_p1_db
+    yield from _faults_of_scores(row, quality)
+    if not check.ffmpeg:
+        return
+    if why := _why_engines_differ(row, stream.facts, stream.picture_filter):
+        done.ffmpeg_failed = f"{row.id}: it makes other frames of a source {why}"
+        return
+    yield from _faults_by_ffmpeg(path, check, stream, settings, done)
+
+
+def _faults_of_source_frames(row: ManifestRow, stream: FrameStream) -> Iterator[str]:
+    """Yield from which frame on the source frames of a video, or their times, are not those of its row."""
+    indexes = stream.source_indexes
+    due = list(range(len(indexes))) if row.source_frames is None else row.source_frames
+    if indexes != due:
+        yield f"from frame {_first_other(indexes, due)} on, its source frames are not those that the manifest lists"
+    elif row.source_pts is not None and row.source_pts != stream.source_pts:
+        number = _first_other(stream.source_pts, row.source_pts)
+        yield f"from frame {number} on, its frames begin at other times in their source than the manifest lists"
+
+
+def _faults_of_scores(row: ManifestRow, quality: QualityReport) -> Iterator[str]:
+    """Yield the scores that differ from those of the row by more than versions of the libraries explain."""
     is_same = is_of_this_pyav(row.encoder_version)
     same_db, same_ssim, same_vmaf = (
         (SAME_DB, SAME_SSIM, SAME_VMAF) if is_same else (NEARLY_DB, NEARLY_SSIM, NEARLY_VMAF)
@@ -353,12 +376,6 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: UnitResul
             continue
         if recorded is None or not (found == recorded or abs(found - recorded) <= same):
             yield f"{name} against its source is {found:.4f}, the manifest says {recorded}"
-    if not check.ffmpeg:
-        return
-    if why := _why_engines_differ(row, stream.facts, stream.picture_filter):
-        done.ffmpeg_failed = f"{row.id}: it makes other frames of a source {why}"
-        return
-    yield from _faults_by_ffmpeg(path, check, stream, settings, done)
 
 
 def _first_other(found: Sequence[int], due: Sequence[int]) -> int:

@@ -231,7 +231,7 @@ def _check_comparable(destination: Path, rows: Sequence[ManifestRow], settings: 
         )
 
 
-def _faults_of_structure(destination: Path, kind: str, there: pa.Table, rows: Sequence[ManifestRow]) -> Iterator[str]:
+def _faults_of_structure(destination: Path, kind: str, there: pa.Table, rows: list[ManifestRow]) -> Iterator[str]:
     """Yield what is wrong with the files of a destination, without reading videos."""
     names = set(pc.unique(there["file_name"]).to_pylist())
     if kind == ENCODED:
