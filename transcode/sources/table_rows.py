@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
@@ -125,15 +125,21 @@ class CutColumns:
             )
         if duration is not None and has_seconds:
             end = float(Decimal(repr(start or 0.0)) + Decimal(repr(duration)))
-        if end is not None and not math.isfinite(end):
-            raise ValueError(f"start {start!r} and duration {duration!r} have no end; give seconds")
-        if end is not None and (start or 0.0) >= end:
-            raise ValueError(f"start {start or 0.0!r} is not before end {end!r}; a cut is [start, end) in seconds")
+        if end is not None:
+            _check_end(start, end, duration)
         if last is not None and (first or 0) >= last:
             raise ValueError(
                 f"start_frame {first or 0} is not before end_frame {last}; a cut is [start_frame, end_frame)"
             )
         return Cut(start, end, first, last, stream)
+
+
+def _check_end(start: float | None, end: float, duration: float | None) -> None:
+    """Raise ValueError for a cut without an end, or that ends before it begins."""
+    if not math.isfinite(end):
+        raise ValueError(f"start {start!r} and duration {duration!r} have no end; give seconds")
+    if (start or 0.0) >= end:
+        raise ValueError(f"start {start or 0.0!r} is not before end {end!r}; a cut is [start, end) in seconds")
 
 
 def _named(*names: str | None) -> str:
@@ -163,33 +169,42 @@ def cut_columns(names: Iterable[str], path: str) -> CutColumns:
             found.setdefault(place, []).append(name)
     if not ("start" in found and "end" not in found):
         found.pop("duration", None)  # then it is a label: the cut has an end, or there is no cut
-    if not found.keys() & {"start", "start_frame"} and (middle := next(filter(_is_middle, names), None)):
+    _refuse_half_cuts(names, found.keys(), path)
+    chosen = {place: _one_column(place, several, path) for place, several in found.items()}
+    if STREAM in names:
+        chosen[STREAM] = STREAM
+    return CutColumns(**chosen)
+
+
+def _refuse_half_cuts(names: Sequence[str], places: Collection[str], path: str) -> None:
+    """Raise SourceError for a column that may be the middle of cuts, or the end of cuts that have none."""
+    if not {"start", "start_frame"} & {*places} and (middle := next(filter(_is_middle, names), None)):
         raise SourceError(
             f"has a column `{one_line(middle)}`: a cut has a start and an end; add the columns `start` and `end`, such as 1.5 s before and "
             "after it; if it is a label, give it a more specific name",
             path=path,
         )
-    begins = "start" in found or any(name.lower() in WEAK_BEGINNINGS for name in names)
-    if begins and not found.keys() & {"end", "duration"}:
-        has_onset = any("onset" in name.lower() for name in names)
-        for name in (name for name in names if name.lower() in WEAK_ENDS - (set() if has_onset else {"offset"})):
-            raise SourceError(
-                f"has a column `{one_line(name)}`: if it is where cuts end, call it `end`, and `start` where they begin; if it is a label, "
-                "give it a more specific name",
-                path=path,
-            )
-    chosen: dict[str, str] = {}
-    for place, several in found.items():
-        if len(several) > 1 and place not in several:
-            raise SourceError(
-                f"has the columns {_named(*several)}, which all may say where cuts {place.partition('_')[0]}; call the one that "
-                f"does `{place}`, or rename the others",
-                path=path,
-            )
-        chosen[place] = place if place in several else several[0]
-    if STREAM in names:
-        chosen[STREAM] = STREAM
-    return CutColumns(**chosen)
+    begins = "start" in places or any(name.lower() in WEAK_BEGINNINGS for name in names)
+    if not begins or {"end", "duration"} & {*places}:
+        return
+    has_onset = any("onset" in name.lower() for name in names)
+    for name in (name for name in names if name.lower() in WEAK_ENDS - (set() if has_onset else {"offset"})):
+        raise SourceError(
+            f"has a column `{one_line(name)}`: if it is where cuts end, call it `end`, and `start` where they begin; if it is a label, "
+            "give it a more specific name",
+            path=path,
+        )
+
+
+def _one_column(place: str, several: Sequence[str], path: str) -> str:
+    """Return the column that says a place: the only one, or the one of that name. Raises SourceError."""
+    if len(several) > 1 and place not in several:
+        raise SourceError(
+            f"has the columns {_named(*several)}, which all may say where cuts {place.partition('_')[0]}; call the one that "
+            f"does `{place}`, or rename the others",
+            path=path,
+        )
+    return place if place in several else several[0]
 
 
 def seconds_of(name: str, value: object) -> float | None:
@@ -429,53 +444,60 @@ def _add_row(
 ) -> None:
     """Add one row, counted from 0, to units, ignored or problems. Raises ValueError for an invalid row."""
     where = f"{os.path.basename(table) or IN_MEMORY} row {number + 1}: "
-    if given_path is None or given_path == "":
-        raise ValueError("path is empty; give the path of a video")
-    if not isinstance(given_path, str) or "\0" in given_path:
-        raise ValueError(f"path is {given_path!r}; give the path of a video")
-    given_path = given_path.removeprefix("file://")
-    if is_url(given_path):
-        check_no_password(given_path)
-    base = os.path.join(os.path.dirname(table) or os.getcwd(), "")
-    path = (
-        given_path if is_url(given_path) else os.path.abspath(base + given_path if given_path[0] != "/" else given_path)
-    )
-    relative = path[len(base) :] if path.startswith(base) else os.path.basename(path)
+    path, relative = _paths_of(given_path, os.path.join(os.path.dirname(table) or os.getcwd(), ""))
     unit_id = _id_of_cut(search.id_of(relative), cut) if given_id is None else checked_id(given_id)
     if reason := search.why_left_out(relative, os.path.basename(path)):
         search.ignored.append((path, where + reason))
         return
-    if is_url(given_path):
-        try:
-            state, why = remote.state(path), "no such file"
-        except VidprepError as error:
-            state, why = None, str(error)
-        if state is None:
-            search.refuse(number + 1, Unit(unit_id, path, 0, 0, cut, row=number), where + why)
-        else:
-            search.add(unit_id, path, state, cut, number)
-        return
-    pictures: PictureSeries | None = None
-    try:
-        status = os.stat(path)
-        if search.takes_pictures and stat.S_ISDIR(status.st_mode) and storable(path) == path:
-            pictures, fault = list_pictures(path), None
-        else:
-            fault = fault_of_file(path, status)
-    except ReadError as error:
-        fault = error.message
-    except OSError as error:
-        fault = why_not(error, is_link=os.path.islink(path))
-    if fault:
+    found, fault = _found_at(path, remote, takes_pictures=search.takes_pictures)
+    if found is None:
         search.refuse(number + 1, Unit(unit_id, path, 0, 0, cut, row=number), where + fault)
-    elif search.in_destination(path if pictures is not None or os.path.islink(path) else os.path.dirname(path)):
+        return
+    is_series = isinstance(found, PictureSeries)
+    if not is_url(path) and search.in_destination(path if is_series or os.path.islink(path) else os.path.dirname(path)):
         raise ValueError(f"{one_line(path)} is inside the destination; give a destination outside of the sources")
-    elif pictures is not None:
-        search.add_series(
-            _id_of_cut(relative, cut) if given_id is None else unit_id, path, pictures, cut, number
-        )  # a folder has no extension
+    if isinstance(found, PictureSeries):  # a folder has no extension
+        search.add_series(_id_of_cut(relative, cut) if given_id is None else unit_id, path, found, cut, number)
     else:
-        search.add(unit_id, path, SourceState.of(status), cut, number)
+        search.add(unit_id, path, found, cut, number)
+
+
+def _paths_of(given: Any, base: str) -> tuple[str, str]:
+    """Return the path of a row or its URL, and the path relative to `base`, or the name. Raises ValueError for none."""
+    if given is None or given == "":
+        raise ValueError("path is empty; give the path of a video")
+    if not isinstance(given, str) or "\0" in given:
+        raise ValueError(f"path is {given!r}; give the path of a video")
+    path = given.removeprefix("file://")
+    if is_url(path):
+        check_no_password(path)
+    else:
+        path = os.path.abspath(base + path if path[0] != "/" else path)
+    return path, path[len(base) :] if path.startswith(base) else os.path.basename(path)
+
+
+def _found_at(
+    path: str, remote: RemoteFiles, *, takes_pictures: bool
+) -> tuple[SourceState | PictureSeries | None, str]:
+    """Return the state of a file, or the pictures of a folder; or None and why there is neither."""
+    try:
+        if is_url(path):
+            return remote.state(path), "no such file"
+        status = os.stat(path)
+        if takes_pictures and stat.S_ISDIR(status.st_mode) and storable(path) == path:
+            return list_pictures(path), ""
+        fault = fault_of_file(path, status)
+        return (None, fault) if fault else (SourceState.of(status), "")
+    except ReadError as error:
+        return None, str(error) if is_url(path) else error.message
+    except VidprepError as error:
+        if not is_url(path):
+            raise
+        return None, str(error)
+    except OSError as error:
+        if is_url(path):
+            raise
+        return None, why_not(error, is_link=os.path.islink(path))
 
 
 def _id_of_cut(unit_id: str, cut: Cut) -> str:
