@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -126,16 +126,7 @@ def relabel(
     kept = label_columns(place.root)
     new, skipped, notes = kept, list[str](), tuple[str, ...]()
     if table is not None:
-        found = read_source_table(table, with_faults=True)
-        where = "the table" if is_table(table) else str(table)
-        places = cut_columns(found.columns, where)
-        others = {"", *KEYS, *places.names}
-        names = chosen_labels([name for name in found.columns if name not in others], labels, where)
-        if not names:
-            raise SourceError(f"has no labels; columns: {', '.join(map(one_line, found.columns))}", path=where)
-        rows, faults = _rows_of_units(found, places, names, where, place.root)
-        skipped = fault_lines(faults, where, skips_bad_rows=skips_bad_rows)
-        new, notes = _updated(kept, found, names, rows, where), tuple(found.chosen(names).notes.values())
+        new, skipped, notes = _given(kept, table, labels, place.root, skips_bad_rows=skips_bad_rows)
     if missing := [name for name in remove if name not in kept.columns]:
         there = ", ".join(map(one_line, kept.columns)) or "none"
         raise SourceError(f"--remove: there is no label {one_line(missing[0])}; labels: {there}", path=place.shown)
@@ -161,16 +152,32 @@ def relabel(
     )
 
 
-def _rows_of_units(
-    found: SourceTable, places: CutColumns, names: list[str], where: str, root: Path
-) -> tuple[dict[str, list[int]], dict[int, str]]:
-    """Return the table rows of each unit, and why the remaining rows match none."""
+def _given(
+    kept: Labels, table: Path | ArrowStream, labels: Sequence[str] | None, root: Path, *, skips_bad_rows: bool
+) -> tuple[Labels, list[str], tuple[str, ...]]:
+    """Return the labels that a table makes of those of before, the rows that were skipped, and what is noted."""
+    found = read_source_table(table, with_faults=True)
+    where = "the table" if is_table(table) else str(table)
+    places = cut_columns(found.columns, where)
+    others = {"", *KEYS, *places.names}
+    names = chosen_labels([name for name in found.columns if name not in others], labels, where)
+    if not names:
+        raise SourceError(f"has no labels; columns: {', '.join(map(one_line, found.columns))}", path=where)
     if not found.num_rows:
         raise SourceError("has no rows", path=where)
     if not {"id", "path"} & found.columns.keys():
         raise SourceError(
             f"has no column `id` or `path`; columns: {', '.join(map(one_line, found.columns))}", path=where
         )
+    rows, faults = _rows_of_units(found, places, names, where, root)
+    skipped = fault_lines(faults, where, skips_bad_rows=skips_bad_rows)
+    return _updated(kept, found, names, rows, where), skipped, tuple(found.chosen(names).notes.values())
+
+
+def _rows_of_units(
+    found: SourceTable, places: CutColumns, names: list[str], where: str, root: Path
+) -> tuple[dict[str, list[int]], dict[int, str]]:
+    """Return the table rows of each unit, and why the remaining rows match none."""
     known = _known(root)
     ids = {unit.id for units in known.values() for unit in units}
     faults = faults_of_columns(found.chosen(names))
@@ -181,27 +188,34 @@ def _rows_of_units(
         if number in faults:
             continue
         try:
-            units = []
-            if path or id_ is None:
-                units = _units_of(path, places.cut(cells) if places.names else None, base, known)
+            by_path = path or id_ is None
+            cut = places.cut(cells) if places.names and by_path else None
+            units = _units_of(path, cut, base, known) if by_path else []
             if id_ is not None:
-                if str(id_) in ids and units and str(id_) not in units:
-                    raise ValueError(f"its id is {str(id_)!r}, and its path is that of {units[0]!r}")
-                units = [str(id_)] if str(id_) in ids else []
+                units = _unit_of_id(str(id_), units, ids)
             if not units:
-                cut = f", {places.cut(cells)}," if places.names and id_ is None else ""
-                without = str(id_).rpartition(".")[0]
-                meant = f"; did you mean {without!r}?" if without in ids else ""
-                raise ValueError(f"{id_ if id_ is not None else path!r}{cut} is not a video of {root}{meant}")
+                shown = f"{path!r}{f', {cut},' if cut is not None else ''}" if id_ is None else repr(id_)
+                raise ValueError(f"{shown} is not a video of {root}{_meant(str(id_), ids)}")
             for unit in units:
-                if (
-                    other := next((row for row in rows[unit] if any(_differ(c[row], c[number]) for c in values)), None)
-                ) is not None:
+                other = next((row for row in rows[unit] if any(_differ(c[row], c[number]) for c in values)), None)
+                if other is not None:
                     raise ValueError(f"{unit} has other labels in row {other + 1}")
                 rows[unit].append(number)
         except ValueError as error:
             faults[number] = str(error)
     return rows, faults
+
+
+def _meant(id_: str, ids: Collection[str]) -> str:
+    without = id_.rpartition(".")[0]
+    return f"; did you mean {without!r}?" if without in ids else ""
+
+
+def _unit_of_id(id_: str, of_path: Sequence[str], ids: Collection[str]) -> list[str]:
+    """Return the unit of an id, none if there is none. Raises ValueError if its path is that of others."""
+    if id_ in ids and of_path and id_ not in of_path:
+        raise ValueError(f"its id is {id_!r}, and its path is that of {of_path[0]!r}")
+    return [id_] if id_ in ids else []
 
 
 def _known(root: Path) -> dict[str, list[_KnownCut]]:

@@ -51,12 +51,7 @@ def class_sections(figure: dict[str, Any]) -> list[Section]:
     splits: list[str] = found["splits"]
     unsplit = any(cell["split"] is None for cell in found["cells"])
     names = [*splits, *([NO_NAME] if unsplit and splits else [])]
-    counts: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0, 0.0]))
-    for cell in found["cells"]:
-        for row in {ALL, NO_NAME if cell["class"] is None else cell["class"]} if found["has_classes"] else {ALL}:
-            for column in (ALL, cell["split"] or NO_NAME):
-                counts[row][column][0] += cell["videos"]
-                counts[row][column][1] += cell["seconds"]
+    counts = _counts(found["cells"], has_classes=found["has_classes"])
     columns = [Column("class"), Column("videos", decimals(0)), Column("minutes", decimals(1))]
     for name in names:
         columns += [Column(name, decimals(0)), Column(f"{name}, minutes", decimals(1))]
@@ -68,6 +63,17 @@ def class_sections(figure: dict[str, Any]) -> list[Section]:
     if lacking := [name for name in classes if any(not counts[name][split][0] for split in splits)]:
         text += f" {len(lacking):,} class{'es lack' if len(lacking) > 1 else ' lacks'} a split, such as {lacking[0]}."
     return [Section("Classes and splits", text, tables=[Table(columns, rows)])]
+
+
+def _counts(cells: Sequence[dict[str, Any]], *, has_classes: bool) -> dict[str, dict[str, list[float]]]:
+    """Return videos and seconds of each class and of all, in each split and in all."""
+    counts: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0, 0.0]))
+    for cell in cells:
+        for row in {ALL, NO_NAME if cell["class"] is None else cell["class"]} if has_classes else {ALL}:
+            for column in (ALL, cell["split"] or NO_NAME):
+                counts[row][column][0] += cell["videos"]
+                counts[row][column][1] += cell["seconds"]
+    return counts
 
 
 def _row(name: str, counts: dict[str, list[float]], splits: list[str]) -> tuple[Any, ...]:
@@ -166,46 +172,17 @@ def _length(seconds: float) -> str:
 
 
 def _tiles(figure: dict[str, Any]) -> list[Tile]:
-    videos, sizes, stills, scores = (figure[name] for name in ("videos", "bytes", "stills", "scores"))
+    videos, sizes, low = figure["videos"], figure["bytes"], figure["scores"]["psnr_y_p1_db"]
     outputs, sources, frames = sizes["outputs"], sizes["sources"], figure["frames"]
     tiles = [Tile(f"{videos['ok']:,} ok", "videos", f"{videos['failed']:,} failed, {videos['warned']:,} with warnings")]
     if sources and outputs:
         change = f"{abs(1 - outputs / sources):.0%} {'saved' if outputs <= sources else 'more'}"
         larger = f"; {figure['larger_than_source']:,} larger than their source" if figure["larger_than_source"] else ""
         tiles.append(Tile(in_bytes(outputs), "of outputs", f"from {in_bytes(sources)}: {change}{larger}"))
-    of_sample = (
-        f"measured on {count_of(stills['sampled_frames'], 'frame')} of {count_of(stills['sampled_videos'], 'video')}"
-    )
-    if outputs and stills["png_bytes"]:
-        tiles.append(
-            Tile(
-                in_bytes(stills["png_bytes"]),
-                "as PNG files",
-                f"{stills['png_bytes'] / outputs:.1f} × as much; {of_sample}",
-            )
-        )
-    if outputs and stills["jpeg_bytes"] and figure["holds"] == "videos":
-        tiles.append(
-            Tile(
-                in_bytes(stills["jpeg_bytes"]),
-                f"as JPEG files of quality {JPEG_QUALITY}",
-                f"{stills['jpeg_bytes'] / outputs:.1f} × as much; {of_sample}",
-            )
-        )
+    tiles += _still_tiles(figure, outputs)
     if figure["duration_seconds"]:
         tiles.append(Tile(_length(figure["duration_seconds"]), "of video", f"{frames:,} frames"))
-    luma, ssim, low = scores["psnr_y_db"], scores["ssim"], scores["psnr_y_p1_db"]
-    if luma:
-        note = f"99 % of the videos have {DB(luma['p1'])} or more; 1st percentiles of frames from {DB(low['lowest'])}"
-        tiles.append(Tile(DB(luma["median"]), "PSNR-Y, median", note))
-    if ssim:
-        tiles.append(Tile(f"{ssim['median']:.4f}", "SSIM, median", f"from {ssim['lowest']:.4f}"))
-    vmaf, vmaf_low = scores["vmaf"], scores["vmaf_p1"]
-    if vmaf:
-        note = f"{figure['vmaf_model']}; 1st percentiles of frames from {vmaf_low['lowest']:.1f}"
-        tiles.append(Tile(f"{vmaf['median']:.1f}", "VMAF, median", note))
-    if xpsnr := scores["xpsnr_db"]:
-        tiles.append(Tile(DB(xpsnr["median"]), "XPSNR, median", f"from {DB(xpsnr['lowest'])}"))
+    tiles += _score_tiles(figure)
     if keys := figure["keyframes"]:
         held = keys["videos_that_hold_it"] == videos["ok"]
         note = (
@@ -234,9 +211,50 @@ def _tiles(figure: dict[str, Any]) -> list[Tile]:
             Tile(
                 f"{target:g}",
                 "VMAF asked for by --target-vmaf",
-                f"reached: {vmaf_low['lowest']:.1f} or more in every video",
+                f"reached: {figure['scores']['vmaf_p1']['lowest']:.1f} or more in every video",
             )
         )
+    return tiles
+
+
+def _still_tiles(figure: dict[str, Any], outputs: int) -> list[Tile]:
+    stills, tiles = figure["stills"], list[Tile]()
+    of_sample = (
+        f"measured on {count_of(stills['sampled_frames'], 'frame')} of {count_of(stills['sampled_videos'], 'video')}"
+    )
+    if outputs and stills["png_bytes"]:
+        tiles.append(
+            Tile(
+                in_bytes(stills["png_bytes"]),
+                "as PNG files",
+                f"{stills['png_bytes'] / outputs:.1f} × as much; {of_sample}",
+            )
+        )
+    if outputs and stills["jpeg_bytes"] and figure["holds"] == "videos":
+        tiles.append(
+            Tile(
+                in_bytes(stills["jpeg_bytes"]),
+                f"as JPEG files of quality {JPEG_QUALITY}",
+                f"{stills['jpeg_bytes'] / outputs:.1f} × as much; {of_sample}",
+            )
+        )
+    return tiles
+
+
+def _score_tiles(figure: dict[str, Any]) -> list[Tile]:
+    scores, tiles = figure["scores"], list[Tile]()
+    luma, ssim, low = scores["psnr_y_db"], scores["ssim"], scores["psnr_y_p1_db"]
+    if luma:
+        note = f"99 % of the videos have {DB(luma['p1'])} or more; 1st percentiles of frames from {DB(low['lowest'])}"
+        tiles.append(Tile(DB(luma["median"]), "PSNR-Y, median", note))
+    if ssim:
+        tiles.append(Tile(f"{ssim['median']:.4f}", "SSIM, median", f"from {ssim['lowest']:.4f}"))
+    vmaf, vmaf_low = scores["vmaf"], scores["vmaf_p1"]
+    if vmaf:
+        note = f"{figure['vmaf_model']}; 1st percentiles of frames from {vmaf_low['lowest']:.1f}"
+        tiles.append(Tile(f"{vmaf['median']:.1f}", "VMAF, median", note))
+    if xpsnr := scores["xpsnr_db"]:
+        tiles.append(Tile(DB(xpsnr["median"]), "XPSNR, median", f"from {DB(xpsnr['lowest'])}"))
     return tiles
 
 
