@@ -215,22 +215,13 @@ def _table(group: list[IndexedVideo], schema: pa.Schema, labels: Labels) -> pa.T
         ends = np.cumsum([0, *map(len, arrays)]).astype(np.int32)
         return pa.ListArray.from_arrays(ends, pa.array(np.concatenate(arrays)), type=schema.field(column).type)
 
-    rates = [video.frame_rate for video in group]
-    values: dict[str, Any] = {
-        "id": [v.id for v in group],
-        "shard": [v.shard for v in group],
-        "width": [v.width for v in group],
-        "height": [v.height for v in group],
-        "num_frames": [len(v.sizes) for v in group],
-        "frame_rate_num": [r and r.numerator for r in rates],
-        "frame_rate_den": [r and r.denominator for r in rates],
-        "time_base_num": [v.time_base.numerator for v in group],
-        "time_base_den": [v.time_base.denominator for v in group],
-        "source_frames": [v.source_frames for v in group],
-        "source_pts": [v.source_pts for v in group],
-        "source_time_base_num": [v.source_time_base and v.source_time_base.numerator for v in group],
-        "source_time_base_den": [v.source_time_base and v.source_time_base.denominator for v in group],
-    }
+    plain = ("id", "shard", "width", "height", "source_frames", "source_pts")
+    values: dict[str, Any] = {name: [getattr(video, name) for video in group] for name in plain}
+    values["num_frames"] = [len(video.sizes) for video in group]
+    for name in ("frame_rate", "time_base", "source_time_base"):
+        fractions = [getattr(video, name) for video in group]
+        values[f"{name}_num"] = [each and each.numerator for each in fractions]
+        values[f"{name}_den"] = [each and each.denominator for each in fractions]
     arrays = {name: pa.array(found, schema.field(name).type) for name, found in values.items()}
     for name in ("pts", "offsets", "sizes", "crc32"):
         arrays[name] = flat([getattr(video, name) for video in group], name)

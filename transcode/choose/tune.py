@@ -220,11 +220,7 @@ def _choice(
     be read.
     """
     good = [row for row in rows if row.ok]
-    scores = [score for row in good if (score := reached_by(row, target)) is not None]
-    reached = sum(score >= target.floor for score in scores)
-    if not scores or reached < len(scores) * (1 - MISSES_ALLOWED):
-        at = f"{'quality' if gop is None else 'CRF'} {value}"
-        raise SettingsError(f"only {reached} of {len(scores)} videos reach {target.flag} {target.floor:g} at {at}")
+    _check_reached(good, target, f"{'quality' if gop is None else 'CRF'} {value}")
     decode_ms = _decode_ms(root, [row.id for row in good], reading, reading.loader if gop else None)
     size = sum(row.size_bytes or 0 for row in good) / _frames(good)
     needed = reading.sequence_length if gop is None else reading.span - 1 + gop
@@ -244,6 +240,14 @@ def _choice(
         # That of JPEGs, full-range samples, is about 0.7 dB less, and no factor corrects it.
         xpsnr_db=None if gop is None else _mean(row.xpsnr_db and min(row.xpsnr_db, MAX_DB) for row in good),
     )
+
+
+def _check_reached(rows: Iterable[ManifestRow], target: Target, at: str) -> None:
+    """Raise SettingsError if too few videos reach the target."""
+    scores = [score for row in rows if (score := reached_by(row, target)) is not None]
+    reached = sum(score >= target.floor for score in scores)
+    if not scores or reached < len(scores) * (1 - MISSES_ALLOWED):
+        raise SettingsError(f"only {reached} of {len(scores)} videos reach {target.flag} {target.floor:g} at {at}")
 
 
 def _mean(scores: Iterable[float | None]) -> float | None:

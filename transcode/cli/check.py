@@ -6,13 +6,13 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Unpack
 
 import click
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from vidprep.transcode.check.storage_trial import Finding
     from vidprep.transcode.check.validate import ValidationReport
     from vidprep.transcode.pages.report import ReportFiles
+    from vidprep.transcode.settings.run import RunSettings
+    from vidprep.transcode.sources.unit import Unit
 
 
 HEAD = f"{'size':>10}{'frames':>8}{'keyframes':>10}{'kB':>9}{'of source':>10}{'PSNR-Y':>8}{'worst':>7}{'SSIM':>8}  id"
@@ -211,24 +213,21 @@ def validate(
     from vidprep.transcode.check.results import VALIDATION_NAME
     from vidprep.transcode.check.validate import ValidateOptions, check_destination
     from vidprep.transcode.destination.run_file import made_by_run, settings_of
-    from vidprep.transcode.run.plan import unit_of_problem
     from vidprep.transcode.run.progress import bar
-    from vidprep.transcode.settings.parse import as_place, as_source
+    from vidprep.transcode.settings.parse import as_place
     from vidprep.transcode.settings.run import build_gate, build_options
-    from vidprep.transcode.sources.listing import find_sources
     from vidprep.transcode.sources.scratch import as_folder
     from vidprep.transcode.workers.local import default_jobs
 
-    place, units, are_all, reads_all = as_place(destination), None, True, True
+    place, given = as_place(destination), _GivenSources()
     choice = build_options(SourceOptions, which)
     is_of_others = source is None and isinstance(place, Path) and _is_of_others(place)
     if is_of_others and (seek_check or ffmpeg is not None or set(which) & {"score", "vmaf_model"}):
         raise SettingsError(
             f"{place}: was not made by vidprep; <score>, <seek_check> and <ffmpeg> are for what it made"
         )
-    if source is None and which:
-        keywords: dict[str, Any] = dict([*which.items()][:1])
-        raise SettingsError(f"<{min(keywords)}> is about sources; give them too", **keywords)
+    if source is None:
+        _refuse_of_sources(which)
     if is_of_others and isinstance(place, Path):
         return _audited(place, sample, jobs or default_jobs(), out, progress=progress, on_fault=on_fault)
     gate = build_gate(which)
@@ -237,27 +236,14 @@ def validate(
         if isinstance(source, str | Path) and made_by_run(Path(source)) and not made_by_run(folder):
             raise StoreError(f"was not made by vidprep, and {source} was; did you swap SRC and DST?", path=str(place))
         if source is not None:
-            settings = settings_of(folder, str(place))
-            found = find_sources(
-                as_source(source),
-                place,
-                extension=settings.output.extension,
-                takes_pictures=settings.retime.source_rate is not None,
-                **asdict(choice),
-            )
-            asked = (*found.units, *map(unit_of_problem, found.problems, found.problem_units))
-            units = {unit.id: unit for unit in asked}
-            are_all = found.why_partial is None
-            is_whole_folder = isinstance(source, str | Path) and Path(source).is_dir()
-            is_whole_folder &= not any((choice.include, choice.exclude, choice.limit))
-            reads_all = are_all or (is_whole_folder and bool(found.problems))
+            given = _given_sources(source, place, settings_of(folder, str(place)), choice)
         report = check_destination(
             folder,
-            units,
+            given.units,
             options,
             url="" if isinstance(place, Path) else place,
-            are_all=are_all,
-            reads_all=reads_all,
+            are_all=given.are_all,
+            reads_all=given.reads_all,
             jobs=jobs or default_jobs(),
             on_start=shown.reset,
             on_unit=shown.update,
@@ -268,6 +254,49 @@ def validate(
             Path(out).mkdir(parents=True, exist_ok=True)
             shutil.copy(folder / VALIDATION_NAME, out)
         return report
+
+
+def _refuse_of_sources(given: Mapping[str, Any]) -> None:
+    """Raise SettingsError for an option of sources, which were not given."""
+    for name, value in given.items():
+        keywords: dict[str, Any] = {name: value}
+        raise SettingsError(f"<{name}> is about sources; give them too", **keywords)
+
+
+class _GivenSources(NamedTuple):
+    """The sources that outputs are compared with.
+
+    Attributes:
+        units: Units by id; None without sources
+        are_all: Whether they are all sources of the destination
+        reads_all: Whether outputs without one of them are read, too
+    """
+
+    units: dict[str, Unit] | None = None
+    are_all: bool = True
+    reads_all: bool = True
+
+
+def _given_sources(
+    source: str | Path | ArrowStream, place: Path | str, settings: RunSettings, choice: SourceOptions
+) -> _GivenSources:
+    from vidprep.transcode.run.plan import unit_of_problem
+    from vidprep.transcode.settings.parse import as_source
+    from vidprep.transcode.sources.listing import find_sources
+
+    found = find_sources(
+        as_source(source),
+        place,
+        extension=settings.output.extension,
+        takes_pictures=settings.retime.source_rate is not None,
+        **asdict(choice),
+    )
+    asked = (*found.units, *map(unit_of_problem, found.problems, found.problem_units))
+    are_all = found.why_partial is None
+    is_whole_folder = isinstance(source, str | Path) and Path(source).is_dir()
+    is_whole_folder &= not any((choice.include, choice.exclude, choice.limit))
+    reads_all = are_all or (is_whole_folder and bool(found.problems))
+    return _GivenSources({unit.id: unit for unit in asked}, are_all, reads_all)
 
 
 def _is_of_others(place: Path) -> bool:

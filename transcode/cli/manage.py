@@ -221,6 +221,20 @@ def compact_command(destination: Path | str) -> None:
     )
 
 
+def _refuse_shards(to: str, **given: object) -> None:
+    """Raise SettingsError for options of shards, which a target does not have."""
+    for name, value in given.items():
+        if value is not None:
+            raise SettingsError(f"<{name}>: {to} has no shards; leave it out", **cast("dict[str, Any]", {name: value}))
+
+
+def _refuse_of(*, to: str, **given: object) -> None:
+    """Raise SettingsError for options of another target."""
+    for name, value in given.items():
+        if value is not None:
+            raise SettingsError(f"<{name}> needs <to>", **cast("dict[str, Any]", {name: value, "to": to}))
+
+
 @typed()
 def pack(
     store: str | Path,
@@ -336,11 +350,8 @@ def pack(
     out = Path(out)
     opened = open_store(as_place(store))
     carried = None if labels is None else carry_over(opened.folder, Path(labels) if isinstance(labels, str) else labels)
-    for name, sharded in {"shards": shards, "order": None if order == "shuffled" else order}.items():
-        if sharded is not None and to in ("files", *TARGETS):
-            raise SettingsError(
-                f"<{name}>: {to} has no shards; leave it out", **cast("dict[str, Any]", {name: sharded})
-            )
+    if to in ("files", *TARGETS):
+        _refuse_shards(to, shards=shards, order=None if order == "shuffled" else order)
     sampling = None if sample_fps is None else Sampling(sample_fps, sample_max, sample_min, sample_rule)
     scale = Scale(multiple_of=multiple_of, max_area=max_area, min_area=min_area)
     usually = (("sample_max", sample_max, 768), ("sample_min", sample_min, 4), ("sample_rule", sample_rule, "qwen"))
@@ -349,11 +360,10 @@ def pack(
             raise SettingsError(
                 f"<{name}> needs <sample_fps>", **cast("dict[str, Any]", {name: value, "sample_fps": 2})
             )
-    for name, given in {"sample_fps": sample_fps, "multiple_of": multiple_of, "captions_as": captions_as}.items():
-        if to != "frames" and given is not None:
-            raise SettingsError(f"<{name}> needs <to>", **cast("dict[str, Any]", {name: given, "to": "frames"}))
-    if to != "lerobot" and rows_gap != "error":
-        raise SettingsError("<rows_gap> needs <to>", rows_gap=rows_gap, to="lerobot")
+    if to != "frames":
+        _refuse_of(to="frames", sample_fps=sample_fps, multiple_of=multiple_of, captions_as=captions_as)
+    if to != "lerobot":
+        _refuse_of(to="lerobot", rows_gap=None if rows_gap == "error" else rows_gap)
     shard_bytes = parse_bytes(str(shard_size))
     if isinstance(opened, VideoStore) and to in (*VIDEO_STORES, "webdataset"):
         kind = "files" if to == "files" else VIDEO_SHARDS

@@ -138,9 +138,8 @@ def plan_labels(
     others = kept.taken([id_ for id_ in kept.ids if id_ not in listed])
     given = labels
     if drawing is not None:
-        sources = {row.id: row.source for row in read_rows(root, _Source)} if others.ids else {}
         drawing = drawing if starts_over else _with_classes(drawing, labels, before)
-        given = drawing.filled(labels, before, others, [sources.get(id_, "") for id_ in others.ids], drawn)
+        given = drawing.filled(labels, before, others, _sources_of(root, others.ids), drawn)
     stay = [] if starts_over else sorted(kept.columns.keys() - given.columns.keys())
     given = _merged(kept, before, given, others, stay)
     if not are_all and others.ids and drawing and kept.split_rule not in ("", given.split_rule):
@@ -150,6 +149,12 @@ def plan_labels(
     there = before.taken([id_ for id_ in labels.ids if moved.get(id_, id_) in kept.places])
     planned = _changes(kept, there, given, is_drawn=drawing is not None)
     return replace(planned, stay=stay, is_new=planned.is_new or bool(moved) or is_part)
+
+
+def _sources_of(root: Path, ids: Sequence[str]) -> list[str]:
+    """Return the sources of units that have a row; "" for others."""
+    sources = {row.id: row.source for row in read_rows(root, _Source)} if ids else {}
+    return [sources.get(id_, "") for id_ in ids]
 
 
 def _with_classes(drawing: SplitDrawing, labels: Labels, before: Labels) -> SplitDrawing:

@@ -193,15 +193,20 @@ def _csv_table(table: str) -> SourceTable:
         if None in row or None in row.values():
             faults[number] = f"it does not have the {len(names)} cells of the header; quote cells that hold {mark!r}"
             rows[number] = dict.fromkeys(names)
-    notes = {}
-    for name in names:
-        cells = {number: str(row[name]) for number, row in enumerate(rows, 1) if row[name]}
-        convert = str if name in STAYS_TEXT else _converter([*cells.values()])
-        if convert is str and name not in STAYS_TEXT and (odd := _odd_cell(cells)) is not None:
-            notes[name] = f"column {one_line(name)} is kept as text, since row {odd} has {cells[odd]!r} among numbers"
-        for row in rows:
-            row[name] = convert(str(row[name])) if row[name] else None
+    notes = {name: note for name in names if (note := _convert(name, rows)) is not None}
     return SourceTable({name: [row[name] for row in rows] for name in names}, len(rows), notes, faults)
+
+
+def _convert(name: str, rows: list[TableRow]) -> str | None:
+    """Convert the cells of a column in place. Return a note if it stays text because of few cells."""
+    cells = {number: str(row[name]) for number, row in enumerate(rows, 1) if row[name]}
+    convert = str if name in STAYS_TEXT else _converter([*cells.values()])
+    odd = _odd_cell(cells) if convert is str and name not in STAYS_TEXT else None
+    for row in rows:
+        row[name] = convert(str(row[name])) if row[name] else None
+    if odd is None:
+        return None
+    return f"column {one_line(name)} is kept as text, since row {odd} has {cells[odd]!r} among numbers"
 
 
 def _odd_cell(cells: Mapping[int, str]) -> int | None:
