@@ -375,8 +375,7 @@ def write_rows(
     tables: list[pa.Table] = [_table_of([]) if kept is None else kept]
     if LABELS in tables[0].column_names:
         tables = [tables[0].drop_columns([LABELS])]
-    ids_and_runs = (with_columns(tables[0], RANK_COLUMNS)[name].to_pylist() for name in RANK_COLUMNS)
-    newest = {id_: (run or 0, number) for number, (id_, run) in enumerate(zip(*ids_and_runs, strict=True))}
+    newest = _newest_of(tables[0])
     given, count, removed = map(checked, rows), len(tables[0]), set()
     of_rows: dict[str, dict[str, Any]] = {}
     while batch := list(islice(given, ROWS_AT_A_TIME)):
@@ -411,6 +410,12 @@ def write_rows(
             raise TakenOverError(
                 "was written by a run that took over from this one; this one writes nothing more", path=path
             )
+
+
+def _newest_of(table: pa.Table) -> dict[str, tuple[int, int]]:
+    """Return the run and the place of each id; a later row of one id counts."""
+    ids_and_runs = (with_columns(table, RANK_COLUMNS)[name].to_pylist() for name in RANK_COLUMNS)
+    return {id_: (run or 0, number) for number, (id_, run) in enumerate(zip(*ids_and_runs, strict=True))}
 
 
 def _tables_of(rows: list[ManifestRow]) -> list[pa.Table]:

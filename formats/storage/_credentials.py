@@ -59,12 +59,17 @@ def with_credentials(url: str, options: Mapping[str, Any]) -> FoundOptions:
             has_credentials = "access_key_id" in made
         elif "endpoint" not in given and "AWS_ENDPOINT_URL" not in os.environ and "AWS_ENDPOINT" not in os.environ:
             made |= {name: value for name, value in _of_files().items() if name == "endpoint"}
-    endpoint = str(made.get("endpoint") or made.get("aws_endpoint") or os.environ.get("AWS_ENDPOINT_URL") or "")
+    return FoundOptions(_with_http(url, made), has_credentials)
+
+
+def _with_http(url: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return options that allow HTTP without TLS where that was asked for, or is what the URL or the endpoint says."""
+    endpoint = str(options.get("endpoint") or options.get("aws_endpoint") or os.environ.get("AWS_ENDPOINT_URL") or "")
     # An option of the connection, which obstore refuses among those of the store, or panics.
-    allowed = [made.pop(name) for name in list(made) if name.lower() in ("allow_http", "aws_allow_http")]
+    allowed = [options.pop(name) for name in list(options) if name.lower() in ("allow_http", "aws_allow_http")]
     if allowed or url.startswith("http://") or endpoint.startswith("http://"):
-        made["client_options"] = {"allow_http": (allowed or [True])[0]} | dict(made.get("client_options") or {})
-    return FoundOptions(made, has_credentials)
+        options["client_options"] = {"allow_http": (allowed or [True])[0]} | dict(options.get("client_options") or {})
+    return options
 
 
 def _of_files() -> dict[str, str]:

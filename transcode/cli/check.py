@@ -250,10 +250,15 @@ def validate(
             on_fault=lambda text: on_fault(text.replace(str(folder), str(place))) if on_fault is not None else None,
         )
         report.faults = [text.replace(str(folder), str(place)) for text in report.faults]
-        if out is not None and (folder / VALIDATION_NAME).exists():
-            Path(out).mkdir(parents=True, exist_ok=True)
-            shutil.copy(folder / VALIDATION_NAME, out)
+        if out is not None:
+            _copy_results(folder / VALIDATION_NAME, Path(out))
         return report
+
+
+def _copy_results(path: Path, out: Path) -> None:
+    if path.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, out)
 
 
 def _refuse_of_sources(given: Mapping[str, Any]) -> None:

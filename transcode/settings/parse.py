@@ -69,20 +69,12 @@ def typed(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
             bound = bare.bind(*args, **kwargs)
             accepted = _plain_hints(function) | hints
             for name, value in bound.arguments.items():
-                is_open = bare.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
-                if name in declared and isinstance(value, str) and _is_many(declared[name]):
-                    bound.arguments[name] = value = (value,)
-                elif name in declared and _is_written(value):
-                    bound.arguments[name] = value = declared[name].option.parsed(name, value)
                 if name in declared:
-                    declared[name].check(value)
+                    bound.arguments[name] = _parsed(declared[name], name, value)
                     continue
+                is_open = bare.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
                 for keyword, given in value.items() if is_open else ((name, value),):
-                    hint = accepted.get(keyword)
-                    if hint is not None and not fits(given, hint):
-                        if keyword in known:
-                            raise known[keyword].wrong_type(given)
-                        raise SettingsError(f"<{keyword}>: give {words_for(hint)}", **{keyword: CodeText(repr(given))})
+                    _check_type(keyword, given, accepted.get(keyword), known)
             try:
                 return function(*bound.args, **bound.kwargs)
             except VidprepError as error:
@@ -95,6 +87,25 @@ def typed(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return checked
 
     return decorate
+
+
+def _parsed(declared: Declared, name: str, value: Any) -> Any:
+    """Return the value of an option, checked: a single text of many is a list of one, and other texts are parsed."""
+    if isinstance(value, str) and _is_many(declared):
+        value = (value,)
+    elif _is_written(value):
+        value = declared.option.parsed(name, value)
+    declared.check(value)
+    return value
+
+
+def _check_type(keyword: str, given: object, hint: Any, known: Mapping[str, Declared]) -> None:
+    """Raise SettingsError for a value of another type; None as the hint takes all."""
+    if hint is None or fits(given, hint):
+        return
+    if keyword in known:
+        raise known[keyword].wrong_type(given)
+    raise SettingsError(f"<{keyword}>: give {words_for(hint)}", **{keyword: CodeText(repr(given))})
 
 
 def with_keywords(text: str, options: Iterable[Declared]) -> str:

@@ -236,14 +236,19 @@ def _why_ignored(
         is_folder = entry.is_dir(follow_symlinks=False)
         if not is_folder and not is_video:
             return why_not(error, is_link=entry.is_symlink())
-    is_destination = identity is not None and identity == search.destination_identity
-    if is_destination or (entry.is_symlink() and search.in_destination(entry.path)):
+    if _leads_to_destination(search, entry, identity):
         return "the destination"  # only the folder itself and links into it can be met outside of it
     if not is_folder:
         return search.why_left_out(relative, name) if is_video else "unknown extension"
     if search.excludes(relative, name):
         return "excluded"
     return "a link back to a folder that contains it" if identity in above else None
+
+
+def _leads_to_destination(search: SourceSearch, entry: os.DirEntry[str], identity: Identity | None) -> bool:
+    if identity is not None and identity == search.destination_identity:
+        return True
+    return entry.is_symlink() and search.in_destination(entry.path)
 
 
 def _fault_of_entry(entry: os.DirEntry[str]) -> str | None:
@@ -300,8 +305,7 @@ def find_sources(
     """
     if limit is not None and limit < 1:
         raise SettingsError("<limit>: give 1 or more", limit=limit)
-    into = os.path.join(destination if isinstance(destination, str) else os.path.realpath(destination), "")
-    there = identity_of(os.stat(into)) if isinstance(destination, Path) and os.path.isdir(into) else None
+    into, there = _place_of(destination)
     search = SourceSearch(
         into, there, _globs(include), _globs(exclude), keep_source_suffix, progress, takes_pictures=takes_pictures
     )
@@ -331,13 +335,10 @@ def find_sources(
         _refuse_labels(path, labels)
     if not is_folder:
         _check_file(path, status, is_table=is_table)
-    if not is_table and identity_of(status) == there:
-        raise SourceError("is the destination, too; give a destination outside of it", path=path)
-    if not is_table and search.in_destination(path):
-        raise SourceError(f"is inside the destination {destination}; give a destination outside of it", path=path)
+    if not is_table:
+        _check_outside(path, status, search, destination)
     if is_folder:
-        if into.startswith(os.path.join(os.path.realpath(path), "")):
-            raise SourceError(f"holds the destination {destination}; give a destination outside of it", path=path)
+        _check_around(path, into, destination)
         if is_robot_dataset(source):
             episodes, depth = episode_table(Path(path))
             search.ignored += [(each, "a map of depth") for each in depth]
@@ -350,6 +351,26 @@ def find_sources(
         search.why_partial = "one file is not a full listing"
         search.add(search.id_of(os.path.basename(path)), path, SourceState.of(status))
     return finish(path, path if is_folder else os.path.dirname(path), is_table=is_table)
+
+
+def _place_of(destination: Path | str) -> tuple[str, Identity | None]:
+    """Return the path of a destination with a slash, and what identifies the folder, if there is one."""
+    into = os.path.join(destination if isinstance(destination, str) else os.path.realpath(destination), "")
+    return into, identity_of(os.stat(into)) if isinstance(destination, Path) and os.path.isdir(into) else None
+
+
+def _check_outside(path: str, status: os.stat_result, search: SourceSearch, destination: Path | str) -> None:
+    """Raise SourceError for a source that is the destination, or inside of it."""
+    if identity_of(status) == search.destination_identity:
+        raise SourceError("is the destination, too; give a destination outside of it", path=path)
+    if search.in_destination(path):
+        raise SourceError(f"is inside the destination {destination}; give a destination outside of it", path=path)
+
+
+def _check_around(path: str, into: str, destination: Path | str) -> None:
+    """Raise SourceError if a folder of sources holds the destination."""
+    if into.startswith(os.path.join(os.path.realpath(path), "")):
+        raise SourceError(f"holds the destination {destination}; give a destination outside of it", path=path)
 
 
 def _check_file(path: str, status: os.stat_result, *, is_table: bool) -> None:
