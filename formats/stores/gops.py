@@ -181,9 +181,9 @@ def entry_of(values: dict[str, Any]) -> VideoEntry:
     file_name, container, count = values["file_name"], values["container"] or "", values["num_frames"]
     _check_place(file_name, container, values["offset"] or 0, values["size_bytes"] or 0)
     for name in ("num_frames", "width", "height", "time_base_num", "time_base_den"):
-        most = PICTURE_SIDE_MAX if name in ("width", "height") else LAST_BYTE
-        if not values[name] or not 0 < values[name] <= most:
+        if not (values[name] and values[name] > 0) or (name in ("width", "height") and values[name] > PICTURE_SIDE_MAX):
             raise ValueError(f"its {name} is {values[name]}")
+    rate = _rate_of(values)
     packets = None if values["packets"] is None else PacketIndex.from_bytes(values["packets"])
     keyframes = values["keyframes"] if packets is None else packets.keyframes
     if not keyframes or keyframes[0] != 0 or None in keyframes:
@@ -192,7 +192,7 @@ def entry_of(values: dict[str, Any]) -> VideoEntry:
         _check_packets(packets, values["codec"], count, values["size_bytes"] or LAST_BYTE)
     config = None if packets is None else DecoderConfig(values["codec"], values["extradata"] or b"")
     base = Fraction(values["time_base_num"], values["time_base_den"])
-    facts = VideoFacts(count, values["height"], values["width"], _rate_of(values), values["pts"], base, keyframes)
+    facts = VideoFacts(count, values["height"], values["width"], rate, values["pts"], base, keyframes)
     return VideoEntry(file_name, values["offset"] or 0, values["size_bytes"], container, config, packets, facts)
 
 

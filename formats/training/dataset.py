@@ -926,8 +926,9 @@ def _store(source: Source) -> FrameStore:
     if isinstance(source, str | os.PathLike):
         if Path(source).is_file():
             return VideoFiles([source])
+        store = open_store(source)
         _warn_of_parts(source)
-        return open_store(source)
+        return store
     if isinstance(source, Mapping):
         return JoinedStores({name: _store(each) for name, each in source.items()})
     if not isinstance(source, Iterable):

@@ -886,7 +886,7 @@ def _places_in_shared_memory(places: int, batch_bytes: int) -> int:
         warnings.warn(
             f"{free:,} bytes of shared memory are free, which is room for {fit} batches instead of the {places} that "
             "cache_bytes allows (give more to a container: docker run --shm-size)",
-            stacklevel=4,
+            stacklevel=5,
         )
     return fit
 

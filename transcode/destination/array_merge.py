@@ -169,8 +169,11 @@ def _ends_of(plan: ArrayPlan, own: Sequence[Partition], state_dir: Path) -> tupl
 
 def _left_out(ends: Mapping[int, PartitionEnd], plan: ArrayPlan, rows: Container[str]) -> dict[str, str]:
     """Return the videos without a row that partitions named as absent or as not planned, with the reason."""
-    absent = {id_: ABSENT for end in ends.values() for id_ in end.absent if id_ not in rows and id_ in plan.parts}
-    return absent | {id_: UNPLANNED for end in ends.values() for id_ in end.unplanned if id_ not in rows}
+    left_out: dict[str, str] = {}
+    for end in ends.values():
+        left_out |= {id_: ABSENT for id_ in end.absent if id_ not in rows and id_ in plan.parts}
+        left_out |= {id_: UNPLANNED for id_ in end.unplanned if id_ not in rows}
+    return left_out
 
 
 def merged_json(root: Path, found: ArrayStatus) -> bytes | None:

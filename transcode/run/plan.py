@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 from vidprep.formats.errors import DestinationError, SourceError, count_of, printable
@@ -189,9 +190,9 @@ class _Fold:
         self.bytes_after += row.size_bytes or 0
 
     @property
-    def ids(self) -> list[str]:
+    def ids(self) -> Iterator[str]:
         """Units that are made."""
-        return [job.unit.id for job in self.jobs]
+        return (job.unit.id for job in self.jobs)
 
 
 def plan(
@@ -234,10 +235,9 @@ def plan(
     unlisted = {id_: known[id_] for id_ in sorted(known.keys() - listed)}
     elsewhere = () if overwrite or not takes_all else _elsewhere(unlisted, folder)
     gone = _gone(unlisted, elsewhere, are_all_listed=takes_all or is_part)
-    look_up = _LookUp(
-        settings, destination, known, _LostRows(gone, takes_all=takes_all), overwrite, starts_over, folder
-    )
-    fold = _decided(sources, look_up, Rules(settings.digests, overwrite, skip_failed), ffmpeg, encoder_version)
+    rules, lost = Rules(settings.digests, overwrite, skip_failed), _LostRows(gone, takes_all=takes_all)
+    look_up = _LookUp(settings, rules.digests, destination, known, lost, overwrite, starts_over, folder)
+    fold = _decided(sources, look_up, rules, ffmpeg, encoder_version)
     for id_ in kept:
         fold.add_done(known[id_], known[id_].source_size_bytes or 0)
     look_up.find(sources.listing)
@@ -250,7 +250,7 @@ def plan(
         fold.done,
         fold.skipped,
         rejected,
-        _file_names(known, (*fold.ids, *rejected_ids)),
+        _file_names(known, chain(fold.ids, rejected_ids)),
         fold.other_versions,
         fold.bytes_before,
         fold.bytes_after,
@@ -271,7 +271,7 @@ def _decided(sources: SourceList, look_up: _LookUp, rules: Rules, ffmpeg: str, e
         known = look_up(unit)
         match decide(unit, known, rules):
             case Decision.MAKE:
-                fold.jobs.append(_job(unit, known, look_up.settings, look_up.destination, ffmpeg))
+                fold.jobs.append(_job(unit, known, look_up, ffmpeg))
             case Decision.REFUSE:
                 fold.refused.append((unit, known))
             case Decision.SKIP:
@@ -288,10 +288,10 @@ def _decided(sources: SourceList, look_up: _LookUp, rules: Rules, ffmpeg: str, e
 
 def _gone(
     unlisted: Mapping[str, KnownUnit], elsewhere: Collection[str], *, are_all_listed: bool
-) -> dict[str, KnownUnit]:
+) -> Mapping[str, KnownUnit]:
     """Return the rows whose source is not listed although all are, or no longer exists."""
     others = {*elsewhere}
-    rows = {id_: row for id_, row in unlisted.items() if id_ not in others}
+    rows = {id_: row for id_, row in unlisted.items() if id_ not in others} if others else unlisted
     return rows if are_all_listed else _missing(rows)
 
 
@@ -314,10 +314,11 @@ def _named_otherwise(left: Iterable[str], gone: Mapping[str, KnownUnit], sources
     return [id_ for id_ in left if not gone[id_].ok and gone[id_].source in paths]
 
 
-def _job(unit: Unit, known: Known, settings: RunSettings, destination: Destination, ffmpeg: str) -> WholeJob:
-    extension, row = settings.output.extension, known.row
+def _job(unit: Unit, known: Known, look_up: _LookUp, ffmpeg: str) -> WholeJob:
+    settings, destination, row = look_up.settings, look_up.destination, known.row
+    extension = settings.output.extension
     partial = str(destination.partial(unit.id, extension))
-    has_failed = row is not None and not row.ok and known.is_of(unit, settings.digests)
+    has_failed = row is not None and not row.ok and known.is_of(unit, look_up.digests)
     attempt = 1 + (row.attempts if row is not None and has_failed else 0)
     file_name = f"{unit.id}.{extension}"
     return WholeJob(unit, settings, file_name, partial, attempt, ffmpeg, destination.upload(file_name))
@@ -332,6 +333,7 @@ class _LookUp:
     """
 
     settings: RunSettings
+    digests: Collection[str]
     destination: Destination
     known: Mapping[str, KnownUnit]
     lost: _LostRows
@@ -352,11 +354,12 @@ class _LookUp:
             before = found if self.destination.part is None else None
         if before is not None:
             row = self.known[before]
-            return Known(row, before, self._holds(row, unit, row.file_name), self._replaced(row, unit, file_name))
+            is_held = not self.overwrite and self._holds(row, unit, row.file_name)
+            return Known(row, before, is_held, None if is_held else self._replaced(row, unit, file_name))
         return Known(row, None, replaces=self._replaced(row, unit, file_name))
 
     def _holds(self, row: KnownUnit | None, unit: Unit, file_name: str) -> bool:
-        return row is not None and _is_done(row, unit, self.settings.digests, file_name, self.destination)
+        return row is not None and _is_done(row, unit, self.digests, file_name, self.destination)
 
     def _replaced(self, row: KnownUnit | None, unit: Unit, file_name: str) -> str | None:
         if self.overwrite:

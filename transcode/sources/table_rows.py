@@ -318,7 +318,7 @@ def _check_has_paths(found: SourceTable, names: Sequence[str], path: str) -> Non
     """Raise SourceError for a table without rows, or without a column `path`, with the column that may be meant."""
     columns = ", ".join(map(one_line, names))
     if not found.num_rows:
-        first = f" below its first line, which names the columns ({columns})" if names else ""
+        first = f" below its first line, which names the columns ({','.join(map(one_line, names))})" if names else ""
         raise SourceError(f"has no rows{first}", path=path)
     if "path" in names:
         return
