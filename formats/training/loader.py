@@ -140,7 +140,7 @@ def _check_collate(collate: str, collate_fn: object, device: str | None) -> None
 
 
 class _Batching(NamedTuple):
-    """How items become batches: by a sampler and a size, or by a sampler of batches."""
+    """A sampler of items and a size, or a sampler of batches."""
 
     sampler: Iterable[int] | None
     batch_sampler: Iterable[Sequence[int]] | None

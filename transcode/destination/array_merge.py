@@ -116,7 +116,7 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
 
 
 class Fate(Enum):
-    """What became of a planned video, with the reason if it is missing."""
+    """Outcome of a planned video, with the reason if it is missing."""
 
     DONE = "its row is of the planned source"
     CHANGED = "its row is of a source that changed after the plan"

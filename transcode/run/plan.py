@@ -113,7 +113,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a run was told about finished and failed videos.
+    """Settings of a run that say what is made again.
 
     Attributes:
         digests: Digests of its settings, that of this version first
@@ -128,7 +128,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a destination knows of a unit.
+    """Facts about a unit in a destination.
 
     Attributes:
         row: The row of its id, or, if its source moved, that of the id before
@@ -148,7 +148,7 @@ class Known:
 
 
 class Decision(Enum):
-    """What a run does about a unit."""
+    """Treatment of a unit by a run."""
 
     DONE = "its output is current"
     MOVED = "its output is current, and its source had another path"
