@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -114,6 +115,14 @@ def sentences(document: Path) -> list[int]:
 def test_sentences_are_short(document: Path) -> None:
     found = sentences(document)
     assert max(found) <= 40 and sum(found) / len(found) <= 25, (max(found), sum(found) / len(found))
+
+
+def test_make_leaves_the_environment_of_the_user_alone() -> None:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    ran = subprocess.run(["make", "-n", "-B", "check", "docs"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ".venv-dev/bin/" in ran.stdout and ".venv-docs/bin/" in ran.stdout
+    assert ".venv/" not in ran.stdout and "venv .venv\n" not in ran.stdout
 
 
 def test_the_map_of_the_code_has_every_room_and_names_files_that_are_there() -> None:

@@ -382,7 +382,8 @@ def _held(labels: Labels, sizes: npt.NDArray[np.int64], where: Where) -> set[int
             found = table.append_column("place", pa.array(range(len(sizes)), pa.int64())).filter(where)["place"]
         except (pa.ArrowException, ValueError, TypeError) as error:
             like = "pc.field('num_frames') > 20, or for labels pc.field('labels', 'label') == 'cat'"
-            raise SettingsError(f"where: {str(error).splitlines()[0]}; an expression is such as {like}") from error
+            first = str(error).partition("\n")[0]
+            raise SettingsError(f"where: {first}; an expression is such as {like}") from error
         return set(found.to_pylist())
     if not callable(where):
         raise SettingsError(
