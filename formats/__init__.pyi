@@ -14,7 +14,5 @@ from .training.samplers import (
     clips_at_random_timestamps as clips_at_random_timestamps,
     clips_at_regular_indices as clips_at_regular_indices,
     clips_at_regular_timestamps as clips_at_regular_timestamps,
-    dense_sample_frames as dense_sample_frames,
-    sample_frames as sample_frames,
 )
 from .training.uniform import clips_uniform as clips_uniform, sample_fps as sample_fps

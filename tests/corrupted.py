@@ -93,7 +93,7 @@ def states_of(kind: str, folder: Path) -> Iterator[State]:
         if path.suffix == ".tar":
             yield from _tars_of(name)
     yield from _journals(folder)
-    for name in ("merged.json", "validation.jsonl", "journal.jsonl", "run.json"):
+    for name in ("merged.json", "journal.jsonl", "run.json"):
         for text in ODD_JSON:
             yield (
                 f".vidprep/{name} is {text[:20]!r}",

@@ -1,6 +1,6 @@
 from .audit.audit import AuditReport as AuditReport
+from .check.doctor import Finding as Finding
 from .check.indexing import Indexed as Indexed
-from .check.storage_trial import Finding as Finding
 from .check.validate import ValidationReport as ValidationReport
 from .choose.tune import Tuned as Tuned
 from .cli.bench import bench as bench

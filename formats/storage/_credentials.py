@@ -1,7 +1,8 @@
 """Credentials of object stores, as their own tools find them.
 
 obstore reads the environment, web identities and the metadata services of clouds, but no files. AWS's tools also read
-`~/.aws/credentials` and `~/.aws/config`, and a bucket may be public.
+`~/.aws/credentials` and `~/.aws/config`, and a bucket may be public. Profiles whose credentials are fetched (SSO, an
+assumed role, a program) are left to boto3.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from vidprep.formats.errors import MissingError
 
 # Any of these says where credentials come from; option names are also accepted with the prefix aws_.
 OF_ENVIRONMENT = (
@@ -28,6 +31,9 @@ OF_FILES = {
     "region": "region",
     "endpoint_url": "endpoint",
 }
+
+# Keys of a profile whose credentials are not in the file.
+FETCHED = ("sso_session", "sso_start_url", "role_arn", "credential_process", "login_session", "web_identity_token_file")
 
 
 class FoundOptions(NamedTuple):
@@ -49,6 +55,9 @@ def with_credentials(url: str, options: Mapping[str, Any]) -> FoundOptions:
     Args:
         url: The URL.
         options: Options that were given; they count before the files.
+
+    Raises:
+        MissingError: The credentials of the profile are fetched, and boto3 is not installed.
     """
     made, has_credentials = dict(options), True
     protocol = url.partition("://")[0]
@@ -56,7 +65,7 @@ def with_credentials(url: str, options: Mapping[str, Any]) -> FoundOptions:
         given = {name.removeprefix("aws_") for name in made}
         if not given & OF_OPTIONS and not any(os.environ.get(name) for name in OF_ENVIRONMENT):
             made = _of_files() | made
-            has_credentials = "access_key_id" in made
+            has_credentials = "access_key_id" in made or "credential_provider" in made
         elif "endpoint" not in given and "AWS_ENDPOINT_URL" not in os.environ and "AWS_ENDPOINT" not in os.environ:
             made |= {name: value for name, value in _of_files().items() if name == "endpoint"}
     return FoundOptions(_with_http(url, made), has_credentials)
@@ -72,9 +81,9 @@ def _with_http(url: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _of_files() -> dict[str, str]:
+def _of_files() -> dict[str, Any]:
     """Return what the configuration files of AWS's tools say for the profile in use."""
-    profile, found = os.environ.get("AWS_PROFILE", "default"), dict[str, str]()
+    profile, values = os.environ.get("AWS_PROFILE", "default"), dict[str, str]()
     places = (
         ("AWS_CONFIG_FILE", "config", f"profile {profile}"),
         ("AWS_SHARED_CREDENTIALS_FILE", "credentials", profile),
@@ -87,5 +96,22 @@ def _of_files() -> dict[str, str]:
             continue
         for title in (section, profile):
             if parser.has_section(title):
-                found |= {ours: parser[title][theirs] for theirs, ours in OF_FILES.items() if theirs in parser[title]}
-    return found
+                values |= parser[title]
+    options: dict[str, Any] = {ours: values[theirs] for theirs, ours in OF_FILES.items() if theirs in values}
+    if (kind := next((name for name in FETCHED if name in values), None)) is not None:
+        for name in ("access_key_id", "secret_access_key", "session_token"):
+            options.pop(name, None)
+        options["credential_provider"] = _provider(profile, kind)
+    return options
+
+
+def _provider(profile: str, kind: str) -> Any:
+    """Return a function that fetches the credentials of a profile when obstore needs them. Raises MissingError."""
+    try:
+        import boto3
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ModuleNotFoundError as error:
+        raise MissingError(
+            f"profile {profile} of ~/.aws has {kind}, for which {error.name} is needed: pip install boto3"
+        ) from error
+    return Boto3CredentialProvider(boto3.Session(profile_name=profile))

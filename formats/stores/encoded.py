@@ -65,7 +65,7 @@ def open_here(files: DataFiles, options: ReadOptions) -> VideoStore:
 
 
 class VideoStore(FrameStore):
-    """Reads the output of `vidprep transcode`, and any folder of videos that `vidprep index` has indexed.
+    """Reads the output of `vidprep transcode`.
 
     Args:
         checksum: Check the CRC-32 of every GOP that is read.
@@ -89,9 +89,13 @@ class VideoStore(FrameStore):
     ) -> None:
         super().__init__(place)
         self._checksum, self._hardware, self._fast = checksum, hardware, fast
-        has_parts = any(
-            path.name != MANIFEST_NAME for path in manifest_paths(self.folder)
-        )  # of a run that is not merged
+        manifests = manifest_paths(self.folder)
+        if not manifests:
+            raise StoreError(
+                "has no manifest.parquet: a run is in progress or was stopped, or it was lost; run the same command again",
+                path=self.folder,
+            )
+        has_parts = any(path.name != MANIFEST_NAME for path in manifests)  # of a run that is not merged
         is_indexed = (self.folder / GOPS_NAME).exists() and not has_parts
         self._of_manifest = None if is_indexed else ManifestVideos(self.folder)
         self._sources = ManifestSources(self.folder)
@@ -141,7 +145,7 @@ class VideoStore(FrameStore):
 
     @cached_property
     def _labels(self) -> Labels:
-        return label_columns(self.folder).taken(self.ids) if manifest_paths(self.folder) else Labels(self.ids)
+        return label_columns(self.folder).taken(self.ids)
 
     def labels(self, id_: str) -> dict[str, Any]:
         self.entry(id_)

@@ -255,15 +255,6 @@ def facts_in(folder: Path, only: Path | None = None) -> pa.Table | None:
     return table.cast(FACTS).sort_by("id")
 
 
-def facts_of_rows(rows: Iterable[ManifestRow]) -> pa.Table:
-    """Return the columns FACTS of videos in files of their own, sorted by id."""
-    kept = sorted(rows, key=lambda row: row.id)
-    columns = [pa.array([getattr(row, field.name) for row in kept], field.type) for field in FACTS]
-    at = FACTS.get_field_index("offset")
-    columns[at] = pc.fill_null(columns[at], 0)
-    return pa.table(columns, schema=FACTS)
-
-
 def differing_rows(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the id of each video whose row in the index is not what the manifest says, and how it differs.
 

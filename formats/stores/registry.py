@@ -84,8 +84,7 @@ def open_store(
     cache_dir_bytes: int = 0,
     timeout_seconds: float = 60.0,
 ) -> FrameStore:
-    """Open a store of videos: a destination of `transcode` or `burst`, a folder that `vidprep index` has indexed, or one of
-    GulpIO or WebDataset.
+    """Open a store of videos: a destination of `transcode` or `burst`, or a folder of GulpIO or WebDataset.
 
     A store behind a URL is read by ranges: manifest and index are copied to this machine, and a sequence of frames is
     one request.
@@ -199,8 +198,6 @@ def _kind_behind_url(folder: Path) -> str:
     for kind in STORES_OF_FRAMES:
         if made is None and (folder / f"{kind}.json").exists():
             return kind
-    if not manifest_paths(folder):
-        return "indexed_files"
     first = next((row.container for row in read_rows(folder, _Shard) if row.status == "ok"), None)
     return first if first in STORES_OF_FRAMES else ENCODED
 
@@ -240,13 +237,6 @@ def _open_folder(folder: Path, options: ReadOptions) -> FrameStore:
             "`burst`, or give VideoDataset a list of video files",
             path=folder,
         )
-    if kind == ENCODED and not manifest_paths(folder):
-        if (folder / ".vidprep").exists():
-            raise StoreError(
-                "has no manifest.parquet: a run is in progress or was stopped, or it was lost; run the same command again",
-                path=folder,
-            )
-        kind = "indexed_files"
     return _module(kind).open_here(LocalFiles(folder), options)
 
 

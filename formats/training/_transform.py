@@ -1,4 +1,4 @@
-"""Transforms of the frames of an item: scale, crop, flip, colour model, dtype and layout.
+"""Transforms of the frames of an item: scale, crop, flip, dtype and layout.
 
 All frames of an item get the same transform. Random numbers come from the generator that is passed in.
 """
@@ -15,20 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.stores.base import Frames
 from vidprep.formats.video.rgb import resized_picture
 from vidprep.formats.video.rgb16 import deep_resized
 
 DType = Literal["uint8", "uint16", "float16", "float32"]
-ColourModel = Literal["rgb", "ycbcr"]
 Layout = Literal["THWC", "TCHW", "CTHW"]
 Size = int | tuple[int, int]
 MeanStd = tuple[tuple[float, float, float], tuple[float, float, float]]
 Range = tuple[float, float]
 
-# JFIF 1.02: full range, ITU-R BT.601 weights; columns are R, G, B.
-TO_YCBCR = np.array([[0.299, 0.587, 0.114], [-0.168736, -0.331264, 0.5], [0.5, -0.418688, -0.081312]], np.float32)
-YCBCR_OFFSET = np.array([0, 128, 128], np.float32)
 # Mean and standard deviation of ImageNet, scaled to 0..1, as torchvision's models expect.
 IMAGENET: MeanStd = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 AXES = {"THWC": (0, 1, 2, 3), "TCHW": (0, 2, 3, 1), "CTHW": (1, 2, 3, 0)}  # positions of T, H, W and C
@@ -49,10 +44,8 @@ class Transform:
         dtype: "uint8"; "uint16" for stores of more than 8 bits, 0 to 65535; "float16" or "float32"
         normalize: True scales to 0..1; (mean, std) of three values each, or "imagenet", gives ((0..1) - mean) / std.
             Only for floats
-        colour: "rgb", or "ycbcr" as in JPEGs (JFIF)
         random_resized_crop: Crop a random part and scale it to `size`. True uses torchvision's defaults; (scale, ratio)
             are two ranges: the part's share of the area, and its width / height
-        part's share of the area, and its width / height
         num_crops: 3 makes three items: crops at both ends and the centre of the side of which the crop leaves more
         layout: Order of the axes: T frames, H lines, W columns, C channels
 
@@ -66,7 +59,6 @@ class Transform:
     flip: bool | float = False
     dtype: DType = "uint8"
     normalize: bool | Literal["imagenet"] | MeanStd = False
-    colour: ColourModel = "rgb"
     random_resized_crop: bool | tuple[Range, Range] = False
     num_crops: Literal[1, 3] = 1
     layout: Layout = "THWC"
@@ -76,7 +68,6 @@ class Transform:
             object.__setattr__(self, name, _size(name, getattr(self, name)))
         choices: tuple[tuple[str, object, tuple[object, ...]], ...] = (
             ("dtype", self.dtype, ("uint8", "uint16", "float16", "float32")),
-            ("colour", self.colour, ("rgb", "ycbcr")),
             ("layout", self.layout, tuple(AXES)),
             ("num_crops", self.num_crops, (1, 3)),
         )
@@ -89,12 +80,8 @@ class Transform:
         self._check_crops()
         if self.normalize and self.dtype not in ("float16", "float32"):
             raise SettingsError("normalize needs dtype float16 or float32")
-        if self.dtype == "uint16" and self.colour != "rgb":
-            raise SettingsError("colour ycbcr is made of 8 bits; give another dtype than uint16")
         if isinstance(self.normalize, str) and self.normalize != "imagenet":
             raise SettingsError(f"normalize is {self.normalize!r}; give True, 'imagenet' or (mean, std)")
-        if isinstance(self.normalize, str) and self.colour != "rgb":
-            raise SettingsError("normalize 'imagenet' is of RGB; give colour rgb")
         if not isinstance(self.normalize, bool | str) and (
             np.shape(self.normalize) != (2, 3) or 0 in self.normalize[1]
         ):
@@ -181,8 +168,6 @@ class Transform:
         frames = self._part(frames, out.shape[1], out.shape[2], rng, which)
         if self.flip and rng.random() < (0.5 if self.flip is True else self.flip):
             frames = frames[:, :, ::-1]
-        if self.colour == "ycbcr":
-            frames = to_ycbcr(frames)
         if self.is_whole:
             out[...] = frames
         elif self.dtype == "float16":
@@ -276,12 +261,6 @@ def _size(name: str, value: object) -> Size | None:
 
 def _pair(size: Size) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else size
-
-
-def to_ycbcr(frames: Frames) -> Frames:
-    """Convert (…, 3) uint8 RGB to YCbCr as JPEGs store it: JFIF 1.02, 0..255 each, rounded to nearest."""
-    made = frames.astype(np.float32) @ TO_YCBCR.T + YCBCR_OFFSET
-    return np.clip(np.rint(made, out=made), 0, 255, out=made).astype(np.uint8)
 
 
 def column(values: list[Any]) -> Any:

@@ -42,7 +42,7 @@ from vidprep.formats.stores.ids import Ids
 from vidprep.formats.stores.joined import JoinedStores
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.stores.registry import open_store
-from vidprep.formats.training._transform import ColourModel, DType, Layout, MeanStd, Range, Size, Transform
+from vidprep.formats.training._transform import DType, Layout, MeanStd, Range, Size, Transform
 from vidprep.formats.training._with_torch import as_tensors, import_torch, register_torch_collate, seeded
 from vidprep.formats.training.items import (
     Audio,
@@ -177,7 +177,6 @@ class VideoDataset:
         dtype: "uint8", "uint16" (all bits of a store of 10 bits), "float16" or "float32".
         normalize: For float dtypes: True gives 0..1; "imagenet" or (mean, std), three values each, gives ((0..1) -
             mean) / std.
-        colour: "rgb", or "ycbcr" as in JPEG (JFIF).
         random_resized_crop: Cut out a random part and scale it to `size`: True, or ((least, most) share of the area,
             (least, most) width / height).
         num_crops: 3 makes three items of each clip: crops at both ends and the middle of the side of which the crop
@@ -231,7 +230,6 @@ class VideoDataset:
         flip: bool | float = False,
         dtype: DType = "uint8",
         normalize: bool | Literal["imagenet"] | MeanStd = False,
-        colour: ColourModel = "rgb",
         random_resized_crop: bool | tuple[Range, Range] = False,
         num_crops: Literal[1, 3] = 1,
         layout: Layout = "THWC",
@@ -254,7 +252,7 @@ class VideoDataset:
         self.clips = _sampler(clips, sequence_length, stride, step, short, cover_end=cover_end)
         rank, world_size = _share(rank, world_size, tail)
         self.picture = Transform(
-            size, crop, random_crop, flip, dtype, normalize, colour, random_resized_crop, num_crops, layout
+            size, crop, random_crop, flip, dtype, normalize, random_resized_crop, num_crops, layout
         )
         self.has_mask = self.clips.pads
         self.clips_per_video = whole("clips_per_video", clips_per_video, 1)

@@ -1,10 +1,9 @@
-"""Samplers choose the frames of clips, under the names and rules of torchcodec.samplers and mmaction2.
+"""Samplers choose the frames of clips, under the names and rules of torchcodec.samplers.
 
     VideoDataset("ready/", clips=clips_at_random_indices(num_frames_per_clip=16, num_indices_between_frames=4))
 
 is one random clip of each video, another one in each epoch. An item of a dataset is one clip, so `num_clips=10` makes
-ten items per video. Only `sample_frames` and `dense_sample_frames` put the frames of all clips into one item, one clip
-after the other, as mmaction2 does.
+ten items per video.
 
 `policy` decides what happens to a clip that would go past the end of its video: "repeat_last" repeats the last frame,
 "wrap" repeats the clip from its start, "error" rejects the video when the dataset is created, and "drop" omits such
@@ -202,17 +201,23 @@ class Windows(PaddingSampler):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OfIndices(PaddingSampler):
-    """Clips of equidistant frames."""
+class _AtIndices(PaddingSampler):
+    """Clips of equidistant frames, which start within a range of frames."""
 
     num_clips: int = 1
     num_frames_per_clip: int = 1
     num_indices_between_frames: int = 1
+    sampling_range_start: int = 0
+    sampling_range_end: int | None = None
     policy: Policy = "repeat_last"
 
     def __post_init__(self) -> None:
         _make_whole(self, "num_clips", "num_frames_per_clip", "num_indices_between_frames")
         _check_policy(self.policy)
+        for name in ("sampling_range_start", "sampling_range_end"):
+            value = getattr(self, name)
+            if (value is not None or name == "sampling_range_start") and not isinstance(value, SupportsIndex):
+                raise SettingsError(f"{name} is {value!r}; give the number of a frame")
 
     @property
     def _span(self) -> int:
@@ -221,31 +226,6 @@ class _OfIndices(PaddingSampler):
     @property
     def pads(self) -> bool:
         return self.policy in PADDING
-
-    def _clips(self, starts: Sequence[int], num_frames: int) -> tuple[Numbers, Mask]:
-        """Return the frames of clips; frames past the end of the video follow the policy."""
-        clips, masks = [], []
-        for each in starts:
-            start = min(each, num_frames - 1)
-            found = range(start, min(start + self._span, num_frames), self.num_indices_between_frames)
-            clips += _extended(found, self.num_frames_per_clip, self.policy)
-            masks.append(np.arange(self.num_frames_per_clip) < len(found))
-        return np.asarray(clips, np.int64), np.concatenate(masks)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _AtIndices(_OfIndices):
-    """One item per clip, which starts within a range of frames."""
-
-    sampling_range_start: int = 0
-    sampling_range_end: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("sampling_range_start", "sampling_range_end"):
-            value = getattr(self, name)
-            if (value is not None or name == "sampling_range_start") and not isinstance(value, SupportsIndex):
-                raise SettingsError(f"{name} is {value!r}; give the number of a frame")
 
     @property
     def num_frames(self) -> int:
@@ -282,7 +262,10 @@ class _AtIndices(_OfIndices):
     def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:
         low, high = self._range(video.num_frames)
         start = int(rng.integers(low, high)) if self.is_random else _of_linspace(low, high - 1, self.num_clips, number)
-        return self._clips([start], video.num_frames)
+        start = min(start, video.num_frames - 1)
+        inside = range(start, min(start + self._span, video.num_frames), self.num_indices_between_frames)
+        numbers = np.asarray(_extended(inside, self.num_frames, self.policy), np.int64)
+        return numbers, np.arange(self.num_frames) < len(inside)
 
 
 @suggesting()
@@ -335,113 +318,6 @@ class clips_at_regular_indices(_AtIndices):
         sampling_range_start: First frame at which a clip may start; negative numbers count from the end.
         sampling_range_end: Frame before which clips start; None means the last start of a complete clip.
     """
-
-
-@suggesting()
-@dataclass(frozen=True, kw_only=True)
-class sample_frames(_OfIndices):
-    """One item per video: a clip with a random start in each of `num_clips` equal segments (TSN).
-
-    The rule is that of mmaction2's SampleFrames (clip_len, frame_interval), except that a clip of a very short video
-    that would start past its end starts at its last frame instead of its first.
-
-    Args:
-        num_clips: Segments of a video; the item contains the frames of all, one after the other.
-        num_frames_per_clip: Frames of a clip.
-        num_indices_between_frames: Distance between frames of a clip; 1 means consecutive frames.
-        policy: What happens to a clip that would go past the end of its video: "repeat_last", "wrap", "error" or
-            "drop".
-        test_mode: Choose without randomness: for clips of one frame, the middle of each segment; for longer clips,
-            equidistant starts.
-    """
-
-    test_mode: bool = False
-
-    @property
-    def is_random(self) -> bool:
-        return not self.test_mode
-
-    @property
-    def num_frames(self) -> int:
-        return self.num_clips * self.num_frames_per_clip
-
-    @property
-    def _least_frames(self) -> int:
-        """Return how many frames a video needs."""
-        return self._span
-
-    def count(self, video: Timing) -> int:
-        if self._least_frames <= video.num_frames or self.policy in ("repeat_last", "wrap"):
-            return 1
-        if self.policy == "drop":
-            return 0
-        raise ValueError(f"its clips need {self._least_frames} frames, and it has {video.num_frames}")
-
-    def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:
-        return self._clips(self._starts(video.num_frames, number, rng), video.num_frames)
-
-    def _starts(self, num_frames: int, number: int, rng: np.random.Generator) -> Sequence[int]:  # noqa: ARG002
-        clips = np.arange(self.num_clips)
-        if not self.is_random and self.num_frames_per_clip == 1:
-            between = num_frames / self.num_clips
-            return [int(between * clip + between / 2) for clip in range(self.num_clips)]
-        if not self.is_random:
-            room = max(num_frames - self._span, 0)
-            between = room / max(1, self.num_clips - 1)
-            return [room // 2] if self.num_clips == 1 else [int(start) for start in np.round(clips * between)]
-        room = num_frames - self.num_frames_per_clip * self.num_indices_between_frames + 1
-        segment = room // self.num_clips
-        if segment > 0:
-            found = clips * segment + rng.integers(segment, size=self.num_clips)
-        elif room > 1 and num_frames > self.num_clips:
-            found = np.sort(rng.integers(room, size=self.num_clips))
-        else:
-            found = np.around(clips * max(room, 0) / self.num_clips).astype(int)
-        return [int(start) for start in found]
-
-
-@suggesting()
-@dataclass(frozen=True, kw_only=True)
-class dense_sample_frames(sample_frames):
-    """One item per video: `num_clips` clips with equidistant starts within `sample_range` frames at a random position.
-
-    The rule is that of mmaction2's DenseSampleFrames.
-
-    Args:
-        num_clips: Clips of an item.
-        num_frames_per_clip: Frames of a clip.
-        num_indices_between_frames: Distance between frames of a clip; 1 means consecutive frames.
-        policy: What happens to a clip that would go past the end of its video: "repeat_last", "wrap", "error" or
-            "drop".
-        test_mode: Make an item for each of `num_sample_positions` ranges with equidistant starts.
-        sample_range: Frames of a range.
-        num_sample_positions: Ranges per video with `test_mode`.
-    """
-
-    sample_range: int = 64
-    num_sample_positions: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _make_whole(self, "sample_range", "num_sample_positions")
-
-    @property
-    def _least_frames(self) -> int:
-        """Return the length of the range, or what the clips need if that is more."""
-        return max(self.sample_range // self.num_clips * (self.num_clips - 1) + self._span, self.sample_range)
-
-    def count(self, video: Timing) -> int:
-        return super().count(video) * (1 if self.is_random else self.num_sample_positions)
-
-    def _starts(self, num_frames: int, number: int, rng: np.random.Generator) -> Sequence[int]:
-        is_whole = self.policy in ("error", "drop")
-        room = max(0, num_frames - (self._least_frames if is_whole else self.sample_range))
-        if self.is_random:
-            first = int(rng.integers(room)) if room else 0
-        else:
-            first = int(np.linspace(0, room, self.num_sample_positions, dtype=int)[number])
-        between = self.sample_range // self.num_clips
-        return [(first + between * clip) % num_frames for clip in range(self.num_clips)]
 
 
 @dataclass(frozen=True, kw_only=True)

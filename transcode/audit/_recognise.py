@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from vidprep.formats.errors import SourceError, StoreError, count_of
 from vidprep.transcode.audit.dataset import ERROR, WARNING, Clip, Dataset, Finding, VideoFile
 from vidprep.transcode.audit.robot import robot_dataset
+from vidprep.transcode.settings.run import SourceOptions
 from vidprep.transcode.sources.listing import find_sources
 from vidprep.transcode.sources.robot import is_robot_dataset
 from vidprep.transcode.sources.tables import READERS, VIDEO_EXTENSIONS, read_source_table
@@ -54,7 +55,7 @@ def recognised(place: Path) -> Dataset:
 
 def _listed(source: Path | pa.Table, place: Path) -> SourceList:
     """Return the videos of a source. Nothing is written, so their names may differ in the suffix alone."""
-    return find_sources(source, _unused_destination(place), keep_source_suffix=True)
+    return find_sources(source, _unused_destination(place), SourceOptions(keep_source_suffix=True))
 
 
 def _unused_destination(place: Path) -> Path:

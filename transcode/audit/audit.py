@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vidprep.formats.errors import CrashedError, StoreError, WorkerError, count_of
+from vidprep.formats.errors import StoreError, count_of
 from vidprep.formats.storage.local import replacing
 from vidprep.transcode.audit._decoders import hardware_notes, tried_loaders
 from vidprep.transcode.audit._recognise import recognised
@@ -226,12 +226,7 @@ def _read_in(child: Child, video: VideoFile) -> VideoFacts:
     def allowed(frames: int) -> float:
         return MIN_SECONDS + SECONDS_PER_SECOND * max(0, frames) / FRAMES_PER_SECOND
 
-    try:
-        return child.call(read_video, video, allowed)
-    except WorkerError:
-        raise
-    except (CrashedError, TimeoutError, MemoryError) as error:
-        return VideoFacts(error=f"reading it failed: {error}")
+    return child.call_or(lambda error: VideoFacts(error=f"reading it failed: {error}"), read_video, video, allowed)
 
 
 def _try_decoders(forms: dict[Form, FormFacts], firsts: Mapping[Form, VideoFile], jobs: int) -> None:
@@ -244,12 +239,9 @@ def _try_decoders(forms: dict[Form, FormFacts], firsts: Mapping[Form, VideoFile]
 
 
 def _tried_in(child: Child, video: VideoFile) -> dict[str, str]:
-    try:
-        return child.call(tried_loaders, video, lambda _frames: float(MIN_SECONDS))
-    except WorkerError:
-        raise
-    except (CrashedError, TimeoutError, MemoryError) as error:
-        return {"other libraries": str(error)}
+    return child.call_or(
+        lambda error: {"other libraries": str(error)}, tried_loaders, video, lambda _frames: float(MIN_SECONDS)
+    )
 
 
 def _rate(facts: VideoFacts) -> float:

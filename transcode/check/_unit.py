@@ -90,12 +90,6 @@ class Check:
         """Whether the unit is a video instead of frames in a store."""
         return isinstance(self.settings.output, VideoOutput)
 
-    def read_as(self) -> list[int]:
-        """Return sizes and times of the files to read, which tell whether they changed later."""
-        path = self.destination / self.row.file_name
-        output = [path.stat().st_size, path.stat().st_mtime_ns] if path.exists() else []
-        return output + ([*self.source.state] if self.source else [])
-
 
 @dataclass(slots=True)
 class Seeks:
@@ -123,7 +117,6 @@ class UnitResult:
         file_name: File that contains it
         sha256: SHA-256 of the output in its row
         checked_at: Seconds since 1970
-        read_as: Sizes and modification times of the files that were read; see `Check.read_as`
         faults: One line for each fault
         psnr_y_db: Mean PSNR-Y
         psnr_yuv_db: Mean PSNR-YUV
@@ -147,7 +140,6 @@ class UnitResult:
     file_name: str
     sha256: str | None = None
     checked_at: int = 0
-    read_as: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     psnr_y_db: float | None = None
     psnr_yuv_db: float | None = None
@@ -171,7 +163,7 @@ def check_unit(check: Check) -> UnitResult:
     """Check one unit. Faults of the unit are returned, never raised."""
     row, started = check.row, time.perf_counter()
     path = check.destination / row.file_name
-    done = UnitResult(row.id, row.file_name, row.sha256, int(time.time()), check.read_as())
+    done = UnitResult(row.id, row.file_name, row.sha256, int(time.time()))
     with ExitStack() as stack:
         try:
             offset, size = (0, row.size_bytes) if row.offset is None else (row.offset, row.stored_bytes)

@@ -13,8 +13,8 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from vidprep.formats.errors import VerifyError, VidprepError
 from vidprep.formats.processes import DiedError, Process
 from vidprep.formats.profiles import CODECS, CONTAINERS, ENCODERS
 from vidprep.formats.video.options import EncoderOptions
-from vidprep.transcode.check.storage_trial import Finding
 from vidprep.transcode.media.ffmpeg_program import ffmpeg_version, find_ffmpeg, has_encoder
 from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
@@ -53,6 +52,25 @@ GOP = 5
 WIDTH, HEIGHT, NUM_FRAMES = 128, 96, 12
 # Lossy codecs keep these apart: the corner that is bright, and the other three.
 BRIGHT, DARK = 160, 90
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of one test of `doctor`.
+
+    Attributes:
+        what: Name of the test
+        ok: Whether it passed
+        detail: What was measured, or the error
+        advice: What to do if it failed
+        needed: Whether a run cannot work without it
+    """
+
+    what: str
+    ok: bool
+    detail: str
+    advice: str = ""
+    needed: bool = True
 
 
 def examine(asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
@@ -88,38 +106,6 @@ def examine(asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
         )
     if importlib.util.find_spec("torchcodec") is not None:
         yield _torchcodec()
-
-
-def examine_destination(destination: Path | str) -> Iterator[Finding]:
-    """Yield the result of each test of a destination's file system or object store. A folder is tried by two processes of
-    this machine.
-    """
-    from vidprep.formats.storage.local import file_system_of
-    from vidprep.transcode.check.storage_trial import try_store
-
-    with ExitStack() as stack:
-        if isinstance(destination, Path):
-            asked = destination
-            while not destination.exists():
-                destination = destination.parent
-            found = _try_by_two(destination, stack)
-            made_later = f"; {asked} is not there yet" if asked != destination else ""
-            shown = f"{destination} ({file_system_of(destination) or 'file system'}{made_later})"
-        else:
-            found, shown = try_store(destination), destination
-        try:
-            for each in found:
-                yield replace(each, what=f"{shown}: {each.what}")
-        except OSError as error:
-            yield Finding(shown, False, f"cannot be written: {error}", "give another destination, or make it writable")
-
-
-def _try_by_two(folder: Path, stack: ExitStack) -> Iterator[Finding]:
-    """Try a folder with two processes. Raises OSError."""
-    from vidprep.transcode.check.storage_trial import try_folder
-
-    first, second = (stack.enter_context(closing(Process())) for _ in range(2))
-    yield from try_folder(folder, first.begin, second.begin)
 
 
 def _system() -> Finding:
@@ -212,10 +198,11 @@ def _make_and_verify(sources: Path, destination: Path, settings: RunSettings, ff
     from vidprep.formats.video.source import open_video
     from vidprep.transcode.check.validate import ValidateOptions, check_destination
     from vidprep.transcode.run.target import run_trial
+    from vidprep.transcode.settings.run import SourceOptions
     from vidprep.transcode.sources.listing import find_sources
     from vidprep.transcode.workers.local import workers_of
 
-    found = find_sources(sources, destination, extension=settings.output.extension)
+    found = find_sources(sources, destination, SourceOptions(), extension=settings.output.extension)
     with workers_of("local", None, 1, lambda _text: None) as workers:
         (row,) = run_trial(settings, found.units, destination, workers, ffmpeg=ffmpeg)
     if not row.ok:

@@ -1,4 +1,4 @@
-"""`index`: write `gops.parquet` for a destination of an earlier version, or for a folder of videos that others made.
+"""`index`: write `gops.parquet` for a destination of an earlier version.
 
 A GOP is indexed only after it was decoded alone and gave the frames that decoding in order gives. A video of which a
 GOP does not is named with the reason, and is read by its container.
@@ -7,7 +7,6 @@ GOP does not is named with the reason, and is read by its container.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -18,24 +17,14 @@ import pyarrow.compute as pc
 from av.error import FFmpegError as AvError
 from av.video.frame import VideoFrame
 
-from vidprep.formats.errors import (
-    CrashedError,
-    DeadlineError,
-    NotIndexedError,
-    SettingsError,
-    StoreError,
-    VidprepError,
-    WorkerError,
-    printable,
-)
-from vidprep.formats.manifest.row import ManifestRow, is_text
+from vidprep.formats.errors import NotIndexedError, SettingsError, StoreError, VidprepError
+from vidprep.formats.manifest.row import ManifestRow
 from vidprep.formats.manifest.table import manifest_paths
-from vidprep.formats.model import NO_CROPPING, Orientation, StoredPackets
+from vidprep.formats.model import StoredPackets
 from vidprep.formats.profiles import CODECS
 from vidprep.formats.storage.local import check_writable
 from vidprep.formats.stores.data_files import FilePart
-from vidprep.formats.stores.gops import GOPS_NAME, facts_in, facts_of_rows, known_in, known_of, write_gops
-from vidprep.formats.stores.raw_files import VideoFiles
+from vidprep.formats.stores.gops import GOPS_NAME, facts_in, known_in, known_of, write_gops
 from vidprep.formats.stores.registry import kind_of_folder
 from vidprep.formats.video.gop_frames import DecoderConfig, GopDecoders
 from vidprep.formats.video.numbered import as_a_store_decodes
@@ -51,9 +40,6 @@ from vidprep.transcode.sources.tables import storable
 from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child
 from vidprep.transcode.workers.local import LocalPool
 
-SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm")
-BYTES_PER_FRAME = 500  # fewer are rare: bounds the time for a video whose frames are not counted yet
-
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
@@ -64,16 +50,16 @@ class IndexTask:
         path: File that contains it
         offset: Position of its first byte
         size_bytes: Its size
-        num_frames: Number of frames that its manifest says; None if it has no manifest
-        sha256: SHA-256 that its manifest says; None if it has no manifest
+        num_frames: Number of frames that its manifest says
+        sha256: SHA-256 that its manifest says
     """
 
     id: str
     path: Path
     offset: int
     size_bytes: int
-    num_frames: int | None
-    sha256: str | None
+    num_frames: int
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +94,13 @@ def index_videos(folder: Path, *, jobs: int, on_start: Callable[[int], None], on
     """Index every video of a folder that is not indexed yet.
 
     Args:
-        folder: A destination of `transcode`, or a folder of videos.
+        folder: A destination of `transcode`.
         jobs: Number of processes.
         on_start: Called with the number of videos.
         on_unit: Called after each video.
 
     Raises:
-        SettingsError: The folder holds a store of frames, or no video.
+        SettingsError: The folder holds a store of frames.
         StoreError, ManifestError, DestinationError: It cannot be read, or a run is writing there.
         OSError: The index cannot be written.
     """
@@ -124,9 +110,9 @@ def index_videos(folder: Path, *, jobs: int, on_start: Callable[[int], None], on
     kind = kind_of_folder(folder)
     if kind not in (None, "encoded"):
         raise SettingsError(f"{folder}: holds a {kind} store, whose frames need no index of GOPs")
-    if (folder / STATE_DIR).exists() and not manifest_paths(folder):
+    if not manifest_paths(folder):
         raise StoreError(
-            "has no manifest: a run is in progress, or was stopped; run the same command again", path=folder
+            "has no manifest.parquet; give a destination of `vidprep transcode` that has ended", path=folder
         )
     if partitions_in(folder, folder / STATE_DIR):
         raise StoreError(f"holds the parts of an array run; `vidprep merge {folder}` first", path=folder)
@@ -139,7 +125,7 @@ def index_videos(folder: Path, *, jobs: int, on_start: Callable[[int], None], on
                     on_unit()
                     yield made
 
-        return (_index_destination if manifest_paths(folder) else _index_folder)(folder, run)
+        return _index_destination(folder, run)
 
 
 Run = Callable[[list[IndexTask]], Iterator[IndexedVideo]]
@@ -162,7 +148,7 @@ def _index_destination(folder: Path, run: Run) -> Indexed:
         names = ("id", "file_name", "offset", "size_bytes", "num_frames", "sha256")
         rows = zip(*(todo[name].to_pylist() for name in names), strict=True)
         tasks = [
-            IndexTask(id_, folder / name, offset, size or 0, count, sha256)
+            IndexTask(id_, folder / name, offset, size or 0, count or 0, sha256)
             for id_, name, offset, size, count, sha256 in rows
             if sha256 is not None
         ]
@@ -182,59 +168,6 @@ def _index_destination(folder: Path, run: Run) -> Indexed:
     return done
 
 
-def _index_folder(folder: Path, run: Run) -> Indexed:
-    done, files = Indexed(), []
-    for file in sorted(_files_below(folder, done)):
-        if is_text(file.as_posix()):
-            files.append(file)
-        else:
-            done.unreadable[printable(os.fsencode(file).decode(errors="backslashreplace"))] = (
-                "its name is not valid UTF-8; rename it"
-            )
-    if not files:
-        raise SettingsError(f"{folder}: no video in it ({', '.join(SUFFIXES)})")
-    stems = [file.with_suffix("").as_posix() for file in files]
-    are_unique = len({*stems}) == len(stems)
-    tasks = [
-        IndexTask(stem if are_unique else file.as_posix(), folder / file, 0, (folder / file).stat().st_size, None, None)
-        for stem, file in zip(stems, files, strict=True)
-    ]
-    rows = []
-    for one in run(tasks):
-        _record(done, one)
-        if one.error is None:
-            one.row.file_name = str(Path(one.row.source).relative_to(folder.absolute()))
-            rows.append(one.row)
-    done.num_videos = len(rows)
-    write_gops(folder / GOPS_NAME, facts_of_rows(rows), known_of(rows))
-    return done
-
-
-def _files_below(folder: Path, done: Indexed) -> Iterator[Path]:
-    """Yield files with an extension of SUFFIXES, relative to the folder, without hidden ones and links.
-
-    Raises:
-        SettingsError: A folder in it is a destination of vidprep.
-    """
-
-    def record(error: OSError) -> None:
-        done.unreadable[os.path.relpath(error.filename, folder)] = f"cannot be listed: {error.strerror}"
-
-    for place, folders, names in os.walk(folder, onerror=record):
-        if STATE_DIR in folders:
-            raise SettingsError(f"{place}: is a destination of vidprep; give that, or move it out of {folder}")
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            path = Path(place, name)
-            if (
-                not name.startswith(".")
-                and path.suffix.lower() in SUFFIXES
-                and not path.is_symlink()
-                and path.is_file()
-            ):
-                yield path.relative_to(folder)
-
-
 def _record(done: Indexed, one: IndexedVideo) -> None:
     if one.error is not None:
         done.unreadable[one.row.id] = one.error
@@ -244,14 +177,8 @@ def _record(done: Indexed, one: IndexedVideo) -> None:
 
 def _indexed_in(child: Child, task: IndexTask) -> IndexedVideo:
     """Index a video in a child process. If the process crashes or takes too long, the video cannot be read."""
-    frames = task.num_frames or task.size_bytes // BYTES_PER_FRAME
-    allowed = MIN_SECONDS + SECONDS_PER_SECOND * frames / FRAMES_PER_SECOND
-    try:
-        return child.call(index_video, task, lambda _work: allowed)
-    except WorkerError:
-        raise
-    except (CrashedError, DeadlineError, MemoryError) as error:
-        return IndexedVideo(_row(task), str(error))
+    allowed = MIN_SECONDS + SECONDS_PER_SECOND * task.num_frames / FRAMES_PER_SECOND
+    return child.call_or(lambda error: IndexedVideo(_row(task), str(error)), index_video, task, lambda _work: allowed)
 
 
 def _row(task: IndexTask) -> ManifestRow:
@@ -261,27 +188,16 @@ def _row(task: IndexTask) -> ManifestRow:
 
 def index_video(task: IndexTask) -> IndexedVideo:
     """Index one video. Never raises VidprepError: a video that cannot be read has an error."""
-    row, stream_index, facts = _row(task), None, None
+    row = _row(task)
     try:
-        reason = None
-        if task.num_frames is None:
-            found = VideoFiles([task.path]).scan(task.path.stem)
-            facts, stream_index = found.facts, found.stream_index
-            row.describe(facts)
-            if found.origin_pts is None:
-                reason = "its packets do not tell which frames they show"
-            elif found.cropping != NO_CROPPING or found.orientations != {0: Orientation()}:
-                reason = "its pictures are turned or cropped when they are shown"
         with FilePart(task.path, task.offset, task.size_bytes).buffered() as data:
             row.sha256, row.size_bytes = hashlib.file_digest(data, "sha256").hexdigest(), task.size_bytes
-        if task.sha256 not in (None, row.sha256):
+        if task.sha256 != row.sha256:
             return IndexedVideo(
                 row, "is not the file that its manifest names, by its SHA-256; run the same command again"
             )
         try:
-            if reason is not None:
-                raise NotIndexedError(reason)
-            config, index = _index(task, stream_index, task.num_frames or (facts.num_frames if facts else 0))
+            config, index = _index(task)
             row.codec, row.packets = config.codec, StoredPackets(config.extradata, index.to_bytes())
         except (NotIndexedError, AvError, ValueError, OSError) as error:
             why = error.message if isinstance(error, VidprepError) else reason_of(error)
@@ -291,11 +207,11 @@ def index_video(task: IndexTask) -> IndexedVideo:
     return IndexedVideo(row)
 
 
-def _index(task: IndexTask, stream_index: int | None, num_frames: int) -> tuple[DecoderConfig, PacketIndex]:
+def _index(task: IndexTask) -> tuple[DecoderConfig, PacketIndex]:
     """Return the index of a video, whose GOPs were decoded alone. Raises NotIndexedError, PyAV's errors."""
     with FilePart(task.path, task.offset, task.size_bytes).buffered() as data:
         with open_input(data, READ_OPTIONS) as container:
-            stream = next(each for each in container.streams.video if stream_index in (None, each.index))
+            stream = container.streams.video[0]
             codec = stream.codec_context.codec.canonical_name
             if codec not in CODECS:
                 raise NotIndexedError(f"it is coded as {codec}, and only {', '.join(CODECS)} are indexed")
@@ -306,12 +222,12 @@ def _index(task: IndexTask, stream_index: int | None, num_frames: int) -> tuple[
                 for packet in demuxed(container, stream):
                     indexer.add(packet, bytes(packet))
                 index = indexer.finish()
-            if len(index) != num_frames:
-                raise NotIndexedError(f"it has {len(index)} packets and {num_frames} frames")
+            if len(index) != task.num_frames:
+                raise NotIndexedError(f"it has {len(index)} packets and {task.num_frames} frames")
             container.seek(0)
             due = [_identity(frame) for frame in container.decode(stream)]
-        if len(due) != num_frames:
-            raise NotIndexedError(f"{len(due)} of its {num_frames} frames decode in order")
+        if len(due) != task.num_frames:
+            raise NotIndexedError(f"{len(due)} of its {task.num_frames} frames decode in order")
         decoders = GopDecoders()
         for gop, first in enumerate(index.keyframes):
             span, end = index.span(gop), index.gop_end(gop)

@@ -1,17 +1,14 @@
-"""DST/validation.parquet: what `vidprep validate` found of each unit, and what it still knows from earlier."""
+"""DST/validation.parquet: what the last `vidprep validate` found of each unit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from vidprep.formats.manifest.table import read_table, rows_of
 from vidprep.formats.storage.local import replacing
 from vidprep.formats.storage.untrusted import arrow_file, as_parquet
 from vidprep.transcode.check._unit import UnitResult
@@ -36,7 +33,6 @@ SCORES = (
     "xpsnr_db",
     "xpsnr_p1_db",
 )
-KEPT = (*SCORES, "vmaf_model", "scored_at")
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -63,13 +59,6 @@ def table_of(results: Iterable[UnitResult]) -> pa.Table:
     return pa.Table.from_pylist([values(done) for done in sorted(results, key=lambda done: done.id)], schema=SCHEMA)
 
 
-class _UnitDigest(NamedTuple):
-    """Columns of a row that identify the bytes of an output."""
-
-    id: str
-    sha256: str | None
-
-
 def read_results(destination: Path) -> pa.Table | None:
     """Return earlier results; None if there are none, or if they cannot be read. Missing columns are null."""
     try:
@@ -83,29 +72,6 @@ def read_results(destination: Path) -> pa.Table | None:
 
 
 def write_results(destination: Path, results: Iterable[UnitResult]) -> None:
-    """Write results together with earlier ones of unchanged outputs: units that were not read this time, and scores that
-    were not requested.
-
-    Raises:
-        ManifestError: The manifest cannot be read.
-        OSError: The results cannot be written.
-    """
-    table = table_of(results)
-    earlier = read_results(destination)
-    now_there = None if earlier is None else read_table(destination, list(_UnitDigest._fields))
-    if earlier is not None and now_there is not None:
-        of_earlier = now_there.filter(pc.is_in(now_there["id"], earlier["id"].combine_chunks()))
-        digests = dict(rows_of(of_earlier, _UnitDigest))
-        rows = {row["id"]: row for row in table.to_pylist()}
-        for before in earlier.to_pylist():
-            if before["sha256"] is None or before["sha256"] != digests.get(before["id"]):
-                continue
-            now = rows.setdefault(before["id"], before)
-            if before["vmaf_model"] is None:  # of a version that did not tell
-                before["vmaf"] = None
-            kept = {name: before[name] for name in KEPT if now[name] is None and before[name] is not None}
-            if kept and not now["faults"]:
-                now |= kept
-        table = pa.Table.from_pylist([rows[id_] for id_ in sorted(rows)], schema=SCHEMA)
+    """Write the results of a check, in place of those of the check before. Raises OSError."""
     with replacing(destination / VALIDATION_NAME) as file:
-        pq.write_table(table, file)
+        pq.write_table(table_of(results), file)

@@ -1,18 +1,14 @@
 """`validate`: check a finished destination against its manifest, and against its sources if they are given.
 
-First the structure is checked, then child processes (one per core) read units again. Results are journalled, so an
-interrupted check can be continued; finally they are written to DST/validation.parquet (results.py).
-
-DST/.vidprep/validation.jsonl   a header with the request, then a line for each unit that passed
+First the structure is checked, then child processes (one per core) read units again. Finally the results are written to
+DST/validation.parquet (results.py).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +28,7 @@ from vidprep.formats.errors import (
 )
 from vidprep.formats.manifest.row import ManifestRow
 from vidprep.formats.manifest.table import manifest_paths, manifest_rows, read_table, with_columns
-from vidprep.formats.storage.local import open_unlinked, refuse_links, replacing
-from vidprep.formats.storage.untrusted import parse_json, read_regular
+from vidprep.formats.storage.local import refuse_links
 from vidprep.formats.stores.gops import num_not_indexed
 from vidprep.formats.stores.registry import ENCODED, VIDEO_SHARDS, layout_of
 from vidprep.transcode.check._reading import (
@@ -47,7 +42,7 @@ from vidprep.transcode.check._reading import (
 )
 from vidprep.transcode.check._unit import ENGINES_DIFFER, Check, Seeks, UnitResult, check_unit
 from vidprep.transcode.check.other_readers import installed
-from vidprep.transcode.check.results import table_of, write_results
+from vidprep.transcode.check.results import write_results
 from vidprep.transcode.check.robot_files import faults_of_robot_files, written_files
 from vidprep.transcode.destination.array_merge import array_status
 from vidprep.transcode.destination.opening import is_in_use, is_unfinished
@@ -96,7 +91,6 @@ class ValidationReport:
 
     Attributes:
         checked: Number of videos that were read again
-        resumed: How many of them an interrupted check had read before
         failed_before: Number of videos that had failed in the run
         cross_checked: Number of videos that the ffmpeg command scored too
         ffmpeg_failed: Why the ffmpeg command could not score a video
@@ -108,7 +102,6 @@ class ValidationReport:
     """
 
     checked: int = 0
-    resumed: int = 0
     failed_before: int = 0
     cross_checked: int = 0
     ffmpeg_failed: str | None = None
@@ -212,8 +205,8 @@ def check_destination(
             for check in checks
             if check.source is None
         )
-    journal = _Journal(destination, json.dumps([asdict(options), settings.digest, sources is not None], default=str))
-    _read_again(checks, journal, report, tell, jobs, on_start, on_unit)
+    on_start(len(checks))
+    _read_again(destination, checks, report, tell, jobs, on_unit)
     return report
 
 
@@ -303,44 +296,32 @@ def _missing(destination: Path, ids: pa.ChunkedArray, sources: Mapping[str, Unit
 
 
 def _read_again(
+    destination: Path,
     checks: list[Check],
-    journal: _Journal,
     report: ValidationReport,
     tell: Callable[[Iterable[str]], None],
     jobs: int,
-    on_start: Callable[[int], None],
     on_unit: Callable[[], object],
 ) -> None:
-    """Check the units that an interrupted check did not, and store all results. Raises KeyboardInterrupt."""
-    results = [done for check in checks if (done := journal.passed(check)) is not None]
-    for done in results:
-        report.add(done)
-    report.resumed = len(results)
-    known = {done.id for done in results}
-    todo = [check for check in checks if check.row.id not in known]
-    on_start(len(todo))
-    try:
-        journal.begin(results)
-    except OSError as error:
-        report.unwritten = f"{journal.destination} cannot be written ({error.strerror})"
+    """Check the units and store the results. Raises KeyboardInterrupt."""
+    results = []
     with (
-        LocalPool(max(1, min(jobs, len(todo))), checked_in) as workers,
+        LocalPool(max(1, min(jobs, len(checks))), checked_in) as workers,
         stopped_by_signals(workers, grace_seconds=0) as stop,
     ):
-        for _, checked in workers.results(todo):
+        for _, checked in workers.results(checks):
             if checked is None:
                 continue
             tell(checked.faults)
             report.add(checked)
             results.append(checked)
-            if report.unwritten is None:
-                journal.append(checked)
             on_unit()
     if stop.signal is not None:
         raise KeyboardInterrupt
-    if report.unwritten is None:
-        write_results(journal.destination, results)
-        journal.path.unlink()
+    try:
+        write_results(destination, results)
+    except OSError as error:
+        report.unwritten = f"{destination} cannot be written ({error.strerror})"
 
 
 def _checks(
@@ -417,44 +398,3 @@ def checked_in(child: Child, check: Check) -> UnitResult:
         int(time.time()),
         faults=[f"{check.destination / row.file_name}: {row.id}: {why}"],
     )
-
-
-class _Journal:
-    """Journal of the units that passed. It is only resumed by a check with the same options, for unchanged files."""
-
-    def __init__(self, destination: Path, options: str) -> None:
-        self.path = destination / STATE_DIR / "validation.jsonl"
-        self.destination = destination
-        self._wanted = options
-        self._passed: dict[str, UnitResult] = {}
-        try:
-            first, *lines = read_regular(self.path).decode().splitlines()
-        except (OSError, ValueError):
-            return
-        if first != options:
-            return
-        found = []
-        for line in lines:
-            with suppress(ValueError, TypeError, KeyError, AttributeError):  # torn by a kill
-                values = parse_json(line)
-                seeks = {name: Seeks(**seeks) for name, seeks in values["seeks"].items()}
-                found.append(UnitResult(**(values | {"seeks": seeks})))
-        with suppress(
-            pa.ArrowException, ArithmeticError, ValueError, TypeError, AttributeError
-        ):  # nonsense: all is read again
-            table_of(found)
-            self._passed = {done.id: done for done in found}
-
-    def passed(self, check: Check) -> UnitResult | None:
-        done = self._passed.get(check.row.id)
-        return done if done is not None and done.read_as == check.read_as() else None
-
-    def begin(self, passed: list[UnitResult]) -> None:
-        lines = [self._wanted, *(json.dumps(asdict(done)) for done in passed)]
-        with replacing(self.path) as file:
-            file.write("".join(f"{line}\n" for line in lines).encode())
-
-    def append(self, done: UnitResult) -> None:
-        if not done.faults:
-            with os.fdopen(open_unlinked(self.path, os.O_WRONLY | os.O_APPEND), "a") as file:
-                file.write(json.dumps(asdict(done)) + "\n")

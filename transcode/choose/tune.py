@@ -10,10 +10,11 @@ from __future__ import annotations
 import statistics
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vidprep.formats.errors import CrashedError, DeadlineError, SettingsError, VidprepError
+from vidprep.formats.errors import SettingsError, VidprepError
 from vidprep.formats.manifest.row import ManifestRow
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source
@@ -288,16 +289,11 @@ def _cpu(rows: Sequence[ManifestRow]) -> float:
 
 def _decode_ms(root: Path, ids: list[str], reading: Reading, loader: str | None) -> float:
     """Measure reading in a child process, since other readers load their own libraries."""
-    child = Child(threading.Event())
-    try:
-        found = child.call(_time, (root, ids, reading, loader), lambda _work: TIMEOUT_SECONDS)
-    except (CrashedError, DeadlineError, MemoryError) as error:
-        raise SettingsError(f"{loader or 'vidprep'} cannot read it: {error}") from error
-    finally:
-        child.close()
-    if isinstance(found, str):
-        raise SettingsError(f"{loader} cannot read it: {found}")
-    return found
+    with closing(Child(threading.Event())) as child:
+        ms = child.call_or(str, _time, (root, ids, reading, loader), lambda _work: TIMEOUT_SECONDS)
+    if isinstance(ms, str):
+        raise SettingsError(f"{loader or 'vidprep'} cannot read it: {ms}")
+    return ms
 
 
 def _time(what: tuple[Path, list[str], Reading, str | None]) -> float | str:
@@ -310,17 +306,13 @@ def _time(what: tuple[Path, list[str], Reading, str | None]) -> float | str:
 
 def _total_seconds(sample: Sequence[Unit], options: SweepOptions) -> float:
     """Return the total duration of the sampled sources by their headers; without a header, the part that was read."""
-    child = Child(threading.Event())
-    try:
+    with closing(Child(threading.Event())) as child:
         return sum(_seconds(child, unit) or options.seconds for unit in sample)
-    finally:
-        child.close()
 
 
 def _seconds(child: Child, unit: Unit) -> float | None:
-    try:
-        whole = child.call(_header_seconds, unit.path, lambda _work: TIMEOUT_SECONDS)
-    except (CrashedError, DeadlineError, MemoryError):
+    whole = child.call_or(lambda _error: None, _header_seconds, unit.path, lambda _work: TIMEOUT_SECONDS)
+    if whole is None:
         return None
     end = whole if unit.cut.end_seconds is None else unit.cut.end_seconds
     return None if end is None else end - (unit.cut.start_seconds or 0.0)

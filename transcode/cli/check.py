@@ -7,10 +7,9 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from difflib import get_close_matches
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Unpack
 
@@ -32,8 +31,8 @@ from vidprep.transcode.sources.outputs import STATE_DIR
 
 if TYPE_CHECKING:
     from vidprep.transcode.audit.audit import AuditReport
+    from vidprep.transcode.check.doctor import Finding
     from vidprep.transcode.check.indexing import Indexed
-    from vidprep.transcode.check.storage_trial import Finding
     from vidprep.transcode.check.validate import ValidationReport
     from vidprep.transcode.pages.report import ReportFiles
     from vidprep.transcode.settings.run import RunSettings
@@ -292,9 +291,9 @@ def _given_sources(
     found = find_sources(
         as_source(source),
         place,
+        choice,
         extension=settings.output.extension,
         takes_pictures=settings.retime.source_rate is not None,
-        **asdict(choice),
     )
     asked = (*found.units, *map(unit_of_problem, found.problems, found.problem_units))
     are_all = found.why_partial is None
@@ -356,7 +355,7 @@ def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, as_json
 
     With SRC (and the same --include, --limit and so on as the run), every source must have a row, and the frames are
     made again from the sources, compared and scored. Each fault is a line on stdout, with file and offset;
-    measurements go to DST/validation.parquet. To continue an interrupted check, run the same command again. Of a DST
+    measurements go to DST/validation.parquet. Of a DST
     behind a URL, one video at a time is fetched to TMPDIR, and nothing is written to the URL.
 
     A dataset that vidprep did not make is recognised by its files: LeRobot 2.0 to 3.0, tars of webdataset, a videofolder of Hugging
@@ -391,7 +390,6 @@ def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, as_json
         unread = f"; {seeks.unread} videos it does not read ({printable(seeks.reason or '')})" if seeks.unread else ""
         say(f"vidprep: {name}: {count_of(seeks.tried, 'seek')}, {seeks.wrong} to a wrong picture{unread}")
     parts = [f"{count_of(report.checked, 'video')} read again", count_of(len(report.faults), "fault")]
-    parts += [f"{report.resumed} of them by the check that was interrupted"] if report.resumed else []
     parts += [f"{report.cross_checked} scored by ffmpeg too"] if report.cross_checked else []
     parts += [f"{report.failed_before} had failed in the run"] if report.failed_before else []
     say(f"vidprep: {', '.join(parts)}")
@@ -416,20 +414,20 @@ def index(
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     progress: bool = False,
 ) -> Indexed:
-    """Write `gops.parquet`: for a destination of an earlier version, or for a folder of videos that others made.
+    """Write `gops.parquet` for a destination of an earlier version.
 
     Each GOP is decoded alone and compared with the frames of the video in order. `open_store` then reads any sequence with
-    one read. Of a destination, videos that are indexed already are not read again.
+    one read. Videos that are indexed already are not read again.
 
     Args:
-        folder: A destination of `transcode`, or a folder of mp4, mkv, mov or webm.
+        folder: A destination of `transcode`.
         progress: Show a progress bar.
 
     Returns:
         Indexed, which videos are read by their containers, and why.
 
     Raises:
-        SettingsError: The folder holds no videos.
+        SettingsError: The folder holds a store of frames.
         InUseError: A run is writing there.
         DestinationError, StoreError, ManifestError: The destination cannot be read or written.
     """
@@ -443,8 +441,7 @@ def index(
 
 @command_of(index, click.argument("folder", metavar="DST", type=LocalPath(file_okay=False)))
 def index_command(folder: Path, quiet: bool = False, **given: Any) -> None:
-    """Index every GOP of DST, so that any sequence is one read: a destination of an earlier version, or a folder of mp4,
-    mkv, mov or webm that others made.
+    """Index every GOP of DST, a destination of an earlier version, so that any sequence is one read.
 
     Each GOP is decoded alone and compared with decoding in order. A video of which one differs, or whose packets do not
     tell enough (open GOPs, no keyframe flags), is a line on stdout, with the reason, and is read by its container.
@@ -569,7 +566,6 @@ def monitor_command(paths: tuple[Path, ...], once: bool = False) -> None:
 
 @typed()
 def doctor(
-    destination: str | Path | None = None,
     *,
     ffmpeg: Annotated[
         str | Path | None,
@@ -580,33 +576,29 @@ def doctor(
     """Try every codec, engine and library that a run needs on this machine.
 
     Args:
-        destination: A folder or URL; it is tested whether runs can write there.
         on_finding: Called with each finding when it is made.
 
     Returns:
         One Finding per test. A run will work if `finding.ok` for every one with `finding.needed`.
     """
-    from vidprep.transcode.check.doctor import examine, examine_destination
-    from vidprep.transcode.settings.parse import as_place
+    from vidprep.transcode.check.doctor import examine
 
     findings = []
-    for finding in chain(examine(ffmpeg), examine_destination(as_place(destination)) if destination else ()):
+    for finding in examine(ffmpeg):
         findings.append(finding)
         if on_finding is not None:
             on_finding(finding)
     return findings
 
 
-@command_of(doctor, click.argument("destination", metavar="[DST]", type=FolderOrUrl(), required=False))
-def doctor_command(destination: Path | str | None = None, **given: Any) -> None:
+@command_of(doctor)
+def doctor_command(**given: Any) -> None:
     """Test everything that a run needs on this machine, and say how to fix what does not work.
-
-    With DST, also test whether its file system or object store keeps two runs from writing at once.
 
     A rotated clip with audio is encoded with every codec, by both engines and by burst, validated, and read back.
     Exit code 1 if a default is broken.
     """
-    findings = doctor(destination, on_finding=_print, **given)
+    findings = doctor(on_finding=_print, **given)
     sys.exit(0 if all(finding.ok or not finding.needed for finding in findings) else 1)
 
 

@@ -7,7 +7,6 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
@@ -395,9 +394,5 @@ def _print_choices(tuned: Tuned) -> None:
 def _units(source: Path, out: Path, keywords: Mapping[str, Any]) -> tuple[Unit, ...]:
     from vidprep.transcode.sources.listing import find_sources
 
-    return find_sources(
-        source,
-        out,
-        takes_pictures=keywords.get("source_fps") is not None,
-        **asdict(build_options(SourceOptions, keywords)),
-    ).units
+    options = build_options(SourceOptions, keywords)
+    return find_sources(source, out, options, takes_pictures=keywords.get("source_fps") is not None).units

@@ -24,7 +24,7 @@ import simplejpeg
 from vidprep.formats.errors import DestinationError, StoreError
 from vidprep.formats.manifest.labels import CLASS_LABEL, SPLIT_LABEL, values_of
 from vidprep.formats.manifest.row import ManifestRow, unfit_value
-from vidprep.formats.manifest.table import CLASSES_NAME, MANIFEST_NAME, manifest_paths, manifest_rows, write_rows
+from vidprep.formats.manifest.table import CLASSES_NAME, MANIFEST_NAME, manifest_rows, write_rows
 from vidprep.formats.storage.local import check_writable, first_link, replacing
 from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.encoded import VideoStore
@@ -184,10 +184,6 @@ def pack_videos(
         StoreError: The store cannot be read.
         OSError: The output cannot be written.
     """
-    if not manifest_paths(store.folder):  # what turns or crops its pictures, or when they begin, is in no row
-        raise StoreError(
-            "was not made by vidprep; `vidprep transcode` makes videos that can be packed", path=store.path
-        )
     refuse_odd_ids(store)
     refuse_linked_files(store)
     splits = ids_of_splits(store) if to == VIDEO_SHARDS else {"": store.ids}

@@ -24,7 +24,7 @@ import pyarrow as pa
 from vidprep.formats.errors import StoreError
 from vidprep.formats.lerobot import INFO_NAME, TASKS_NAME, task_table
 from vidprep.formats.manifest.row import ManifestRow
-from vidprep.formats.manifest.table import manifest_paths, manifest_rows
+from vidprep.formats.manifest.table import manifest_rows
 from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.training.rows import RowsGap, read_rows, rows_at_times, rows_of_frames
@@ -127,10 +127,6 @@ def _by_number(name: object) -> list[tuple[str, int]]:
 
 
 def _rows_of_store(store: VideoStore) -> dict[str, ManifestRow]:
-    if not manifest_paths(store.folder):
-        raise StoreError(
-            "was not made by vidprep; `vidprep transcode` makes videos that can be packed", path=store.path
-        )
     return {row.id: row for row in manifest_rows(store.folder) if row.ok}
 
 

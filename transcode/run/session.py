@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -316,10 +316,10 @@ def _find(request: RunRequest) -> SourceList:
     return find_sources(
         request.source,
         request.where,
+        request.choice,
         extension=request.settings.output.extension,
         progress=request.reporter.found,
         takes_pictures=request.settings.retime.source_rate is not None,
-        **asdict(request.choice),
     )
 
 

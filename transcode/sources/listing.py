@@ -16,17 +16,17 @@ from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vidprep.formats.errors import ReadError, SettingsError, SourceError, count_of
+from vidprep.formats.errors import ReadError, SourceError, count_of
 from vidprep.formats.model import SourceState
 from vidprep.formats.pictures import PICTURE_EXTENSIONS, is_numbered_picture, series_of
 from vidprep.formats.storage.untrusted import open_regular
+from vidprep.transcode.settings.run import SourceOptions
 from vidprep.transcode.sources._search import Identity, MissingFile, SourceSearch, fault_of_file, identity_of, why_not
 from vidprep.transcode.sources.outputs import STATE_DIR, check_outputs
 from vidprep.transcode.sources.robot import episode_table, is_robot_dataset
@@ -50,19 +50,8 @@ if TYPE_CHECKING:
     from vidprep.formats.manifest.labels import Labels
 
 
-@dataclass(frozen=True, slots=True)
-class LabelOptions:
-    """Options for labels besides the columns of a table. See `find_sources`."""
-
-    label_from_folder: bool = False
-    split_from_folder: bool = False
-    split_by: Mapping[str, Fraction] | None = None
-    split_group: str | None = None
-    split_seed: int = 0
-
-
 def labels_of(
-    units: Sequence[Unit], table: SourceTable | None, given: LabelOptions, path: str, base: str
+    units: Sequence[Unit], table: SourceTable | None, given: SourceOptions, path: str, base: str
 ) -> tuple[Labels | None, SplitDrawing | None]:
     """Return the labels of units, in their order (None if there are none), and how splits are drawn.
 
@@ -115,7 +104,7 @@ def _columns_of(units: Sequence[Unit], table: SourceTable, path: str) -> dict[st
 
 
 def _drawing(
-    units: Sequence[Unit], columns: Mapping[str, pa.Array], given: LabelOptions, path: str, base: str
+    units: Sequence[Unit], columns: Mapping[str, pa.Array], given: SourceOptions, path: str, base: str
 ) -> SplitDrawing | None:
     """Return how splits are drawn; None if they are not. Raises SourceError for a label that is not there."""
     from vidprep.formats.manifest.labels import CLASS_LABEL, values_of
@@ -262,18 +251,8 @@ def _fault_of_entry(entry: os.DirEntry[str]) -> str | None:
 def find_sources(
     source: Path | str | object,
     destination: Path | str,
+    options: SourceOptions,
     *,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    limit: int | None = None,
-    label_from_folder: bool = False,
-    split_from_folder: bool = False,
-    labels: Sequence[str] | None = None,
-    on_bad_row: str = "fail",
-    split_by: Mapping[str, Fraction] | None = None,
-    split_group: str | None = None,
-    split_seed: int = 0,
-    keep_source_suffix: bool = False,
     extension: str = "mp4",
     takes_pictures: bool = False,
     progress: Callable[[int], None] | None = None,
@@ -284,37 +263,34 @@ def find_sources(
     Args:
         source: Folder, file or table.
         destination: The destination, which must not contain sources.
-        include: Globs, case-sensitive, on the path relative to the folder (of the table) and on the file name.
-        exclude: Globs likewise. An excluded folder is not entered. A single file ignores both.
-        limit: Maximum number of units, the first ones by id.
-        label_from_folder: Use the parent folder as the label `label`.
-        split_from_folder: Use the first folder of the id as the label `split`.
-        labels: Columns of the table that are labels; None means all without another meaning.
-        on_bad_row: What to do with invalid rows.
-        split_by: Names and shares of splits, drawn by source or by the column `split_group`.
-        split_group: See `split_by`.
-        split_seed: Seed of the splits.
-        keep_source_suffix: Name outputs x.avi.mp4.
+        options: Which sources, with which labels. A single file ignores `include` and `exclude`.
         extension: Extension of the outputs.
         takes_pictures: Whether a folder of numbered pictures is a video.
         progress: Called with the number of files or rows so far, every 10,000.
 
     Raises:
         SourceError: The list as a whole is invalid.
-        SettingsError: `limit` is below 1.
     """
-    if limit is not None and limit < 1:
-        raise SettingsError("<limit>: give 1 or more", limit=limit)
     into, there = _place_of(destination)
+    include, exclude, labels = options.include, options.exclude, options.labels
     search = SourceSearch(
-        into, there, _globs(include), _globs(exclude), keep_source_suffix, progress, takes_pictures=takes_pictures
+        into,
+        there,
+        _globs(include),
+        _globs(exclude),
+        options.keep_source_suffix,
+        progress,
+        takes_pictures=takes_pictures,
     )
-    narrowed = (("--limit", limit), ("--include", include), ("--exclude", exclude))
+    narrowed = (("--limit", options.limit), ("--include", include), ("--exclude", exclude))
     search.why_partial = next((f"{name} leaves out some" for name, value in narrowed if value), None)
-    options = LabelOptions(label_from_folder, split_from_folder, split_by, split_group, split_seed)
-    finish = partial(_source_list, search, extension, limit, options)
+    finish = partial(_source_list, search, extension, options)
     reads = partial(
-        read_table, search, labels=labels, label_from_folder=label_from_folder, skips_bad_rows=on_bad_row == "skip"
+        read_table,
+        search,
+        labels=labels,
+        label_from_folder=options.label_from_folder,
+        skips_bad_rows=options.on_bad_row == "skip",
     )
     if isinstance(source, str):
         _refuse_labels(source, labels)
@@ -407,22 +383,14 @@ def _refuse_labels(path: str, labels: Sequence[str] | None) -> None:
 
 
 def _source_list(
-    search: SourceSearch,
-    extension: str,
-    limit: int | None,
-    given: LabelOptions,
-    path: str,
-    base: str,
-    *,
-    is_table: bool,
+    search: SourceSearch, extension: str, given: SourceOptions, path: str, base: str, *, is_table: bool
 ) -> SourceList:
     """Return the list from a search.
 
     Args:
         search: The search.
         extension: Extension of the outputs.
-        limit: Number of units.
-        given: Options for labels.
+        given: Options of the list.
         path: The source, for messages.
         base: Folder to which paths are relative.
         is_table: Whether the source is a table.
@@ -430,8 +398,8 @@ def _source_list(
     if not search.units and not search.problems:
         raise SourceError(_nothing_found(search.ignored), path=path)
     search.units.sort(key=attrgetter("id", "path"))
-    if limit is not None:
-        del search.units[limit:]
+    if given.limit is not None:
+        del search.units[given.limit :]
     check_outputs(search, path, extension, is_table=is_table)
     sharers = Counter(unit.path for unit in search.units)
     units = [unit if sharers[unit.path] == 1 else replace(unit, sharers=sharers[unit.path]) for unit in search.units]
@@ -453,7 +421,7 @@ def _source_list(
     )
 
 
-def _notes(search: SourceSearch, given: LabelOptions, base: str) -> tuple[str, ...]:
+def _notes(search: SourceSearch, given: SourceOptions, base: str) -> tuple[str, ...]:
     """Return what is told of a table, or of a folder with videos both in folders and beside them."""
     if search.table is not None:
         return tuple(search.table.notes.values())

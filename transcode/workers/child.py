@@ -183,6 +183,23 @@ class Child:
                 raise
         raise AssertionError
 
+    def call_or(
+        self,
+        failed: Callable[[Exception], R],
+        function: Callable[[A], R],
+        argument: A,
+        seconds_allowed: Callable[[int], float],
+    ) -> R:
+        """Return `call(…)`, or `failed(error)` if the child died, took too long or ran out of memory. Raises WorkerError,
+        Interrupted.
+        """
+        try:
+            return self.call(function, argument, seconds_allowed)
+        except WorkerError:
+            raise  # nothing is known of the argument
+        except (CrashedError, DeadlineError, MemoryError) as error:
+            return failed(error)
+
     def _call(self, function: Callable[[A], R], argument: A, seconds_allowed: Callable[[int], float]) -> Any:
         if self._process is not None and (self._process.num_calls >= VIDEOS_PER_CHILD or not self._process.lives):
             self.end_process()

@@ -4,7 +4,7 @@ sizes.
 Each check reads a few headers and the last bytes, never the whole file, and yields a line if bytes are missing.
 Anything it does not understand is ignored: libav has read the file, so garbage after the end of a video is no damage. A
 container has a check here if, without it, frames were lost or a truncated file passed as complete; for MXF, libav and
-the claimed duration suffice.
+the claimed duration suffice. A GIF, an APNG or a RealMedia file that was cut between two pictures passes as complete.
 """
 
 from __future__ import annotations
@@ -81,8 +81,6 @@ ASF_PACKET = b"\x82\0\0"  # error correction data, as every writer has it
 WITHOUT_END = {"mov", "mpegts", "mpeg", "h264", "hevc", "m4v", "mpegvideo", "ivf", "obu"}
 MOST_PADDING_BYTES = 2048
 PACKETS_ALONE = {"yuv4mpegpipe", "dv"}
-GIF_PADDING_BYTES = 8
-RM_SLACK_BYTES = 10  # libavformat's own files claim a DATA chunk longer than it is by the header of one
 
 
 def missing_end(path: str | Path, format_name: str, end_byte: int) -> list[str]:
@@ -453,84 +451,14 @@ def _ogg(file: BinaryIO, size: int) -> Iterator[str]:
         yield "cut short: its last page is missing"
 
 
-def _real_media(file: BinaryIO, size: int) -> Iterator[str]:
-    at = 0
-    while at + 10 <= size:
-        file.seek(at)
-        kind, length = struct.unpack(">4sI", file.read(8))
-        if kind not in (b".RMF", b"PROP", b"CONT", b"MDPR", b"DATA", b"INDX", b"RMMD") or length < 10:
-            return
-        if at + length > size + RM_SLACK_BYTES:
-            yield _short(f"its {kind.decode()} chunk", at + length, size)
-            return
-        if kind == b"DATA":
-            yield from _real_packets(file, at + 18, min(size, at + length - RM_SLACK_BYTES))
-        at += length
-
-
-def _real_packets(file: BinaryIO, at: int, end: int) -> Iterator[str]:
-    """Check the packets of a DATA chunk: version and length, then the payload."""
-    while at + 12 <= end:
-        file.seek(at)
-        version, length = struct.unpack(">HH", file.read(4))
-        if version > 1 or length < 12:
-            yield f"no packet begins at byte {at}"
-            return
-        at += length
-
-
-def _gif(file: BinaryIO, size: int) -> Iterator[str]:
-    """Check sub-blocks of up to 255 bytes after images and extensions, and the trailer (GIF89a, 15)."""
-    header = file.read(13)
-    if len(header) < 13:
-        return
-    file.seek(13 + _palette_bytes(header[10]))
-    padding = 0
-    while kind := file.read(1):
-        if kind == b";":
-            return
-        if kind == b"\0" and padding < GIF_PADDING_BYTES:
-            padding += 1
-            continue
-        if kind == b",":
-            file.seek(_palette_bytes(file.read(9)[-1]) + 1, os.SEEK_CUR)
-        elif kind == b"!":
-            file.seek(1, os.SEEK_CUR)
-        else:
-            yield f"no block begins at byte {file.tell() - 1} of {size}"
-            return
-        while (length := file.read(1)) and length[0]:
-            file.seek(length[0], os.SEEK_CUR)
-    yield "cut short: its trailer is missing"
-
-
-def _png(file: BinaryIO, size: int) -> Iterator[str]:
-    """Check the chunks; the last one is IEND (PNG third edition, 5.3 and 5.6)."""
-    at = 8
-    while at + 12 <= size:
-        file.seek(at)
-        length, kind = struct.unpack(">I4s", file.read(8))
-        if kind == b"IEND":
-            return
-        at += 12 + length
-    yield "cut short: its last chunk is missing"
-
-
-def _palette_bytes(flags: int) -> int:
-    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
-
-
 CHECKS: dict[str, Callable[[BinaryIO, int], Iterator[str]]] = {
     "mov": _boxes,
     "matroska": _segment,
     "avi": _riff,
     "asf": _asf,
     "flv": _flv,
-    "apng": _png,
     "mpeg": _program_stream,
     "ogg": _ogg,
-    "rm": _real_media,
-    "gif": _gif,
 }
 
 # Where bytes begin that belong to no part of a file, for formats of which libavformat ignores them.

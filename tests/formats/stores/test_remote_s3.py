@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import pytest
 from tests.helpers import transcode
 from tests.s3 import Bucket, bucket
 from vidprep.formats import open_store
-from vidprep.formats.errors import StoreError
+from vidprep.formats.errors import MissingError, StoreError
+from vidprep.formats.storage._credentials import with_credentials
 
 VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION")
 
@@ -70,6 +73,26 @@ def test_credentials_are_found_as_other_tools_find_them(
     for name in VARIABLES:
         clean.setenv(name, checked.environment[name])
     check_same(url, folder)
+
+
+@pytest.mark.long
+def test_credentials_are_fetched_as_a_profile_says(
+    checked: Bucket, clean: pytest.MonkeyPatch, tmp_path: Path, store_of: Callable[[str], Path]
+) -> None:
+    key, secret, endpoint, region = (checked.environment[name] for name in VARIABLES)
+    told = json.dumps({"Version": 1, "AccessKeyId": key, "SecretAccessKey": secret})
+    (tmp_path / "fetch").write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho '{told}'\n")
+    (tmp_path / "fetch").chmod(0o755)
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "config").write_text(
+        f"[profile training]\nregion = {region}\nendpoint_url = {endpoint}\ncredential_process = {tmp_path}/fetch\n"
+    )
+    clean.setenv("AWS_PROFILE", "training")
+    check_same(f"s3://{checked.name}/shards", store_of("shards"))
+    assert (tmp_path / "asked").read_text().startswith("asked")
+    clean.setitem(sys.modules, "boto3", None)
+    with pytest.raises(MissingError, match=r"profile training of ~/\.aws has credential_process, .* pip install boto3"):
+        with_credentials(f"s3://{checked.name}/shards", {})
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import make_clips, transcode
-from vidprep.formats import PrefetchLoader, VideoDataset, open_store
+from vidprep.formats import PrefetchLoader, VideoDataset, clips_uniform, open_store
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.stores.raw_files import VideoFiles
 
@@ -269,8 +269,6 @@ def test_a_file_that_comes_back_is_read_again(heard, tmp_path):
 
 
 def test_audio_that_cannot_be_is_refused(heard, store_of, tmp_path):
-    from vidprep.formats.training.samplers import sample_frames
-
     for options, said in (
         ({"audio_rate": 8}, "audio_rate is 8"),
         ({"audio_seconds": 2.0}, "audio_seconds and audio_channels need audio_rate"),
@@ -280,10 +278,7 @@ def test_audio_that_cannot_be_is_refused(heard, store_of, tmp_path):
         ),
         ({"audio_rate": 8000, "audio_seconds": 1e-9}, "audio_seconds is 1e-09"),
         ({"audio_rate": 8000, "audio_channels": 5}, "audio_channels is 5; give 1 or 2"),
-        (
-            {"audio_rate": 8000, "clips": sample_frames(num_clips=4)},
-            "audio_seconds is needed: clips are not all of one length",
-        ),
+        ({"audio_rate": 8000, "clips": clips_uniform(4)}, "audio_seconds is needed: clips are not all of one length"),
         (
             {"audio_rate": 8000, "ids": ["silent"]},
             "'silent' and 0 others have no audio; vidprep transcode --audio copy keeps it",

@@ -22,7 +22,6 @@ from vidprep.formats import (
 )
 from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.stores.raw_files import VideoFiles
-from vidprep.formats.training._transform import to_ycbcr
 from vidprep.formats.training.dataset import UNUSED
 from vidprep.formats.training.samplers import Timing, Windows
 
@@ -154,19 +153,6 @@ def test_numbers_are_those_of_the_formula(dtype, store_of):
         made = VideoDataset(store_of("tensor"), 2, dtype=dtype, normalize=normalize)[7]["frames"]
         assert made.dtype == dtype
         assert np.abs(made - due.astype(dtype)).max() <= (1e-6 if dtype == "float32" else 0)
-
-
-def test_ycbcr_equals_pillows(store_of):
-    plain = VideoDataset(store_of("tensor"), 1)[9]["frames"][0]
-    made = VideoDataset(store_of("tensor"), 1, colour="ycbcr")[9]["frames"][0]
-    due = np.asarray(Image.fromarray(plain).convert("YCbCr"))
-    assert np.abs(made.astype(int) - due).max() <= 1
-    for colour, ycbcr in {
-        (255, 255, 255): (255, 128, 128),
-        (0, 0, 0): (0, 128, 128),
-        (255, 0, 0): (76, 85, 255),
-    }.items():
-        assert to_ycbcr(np.array(colour, np.uint8)).tolist() == list(ycbcr)
 
 
 @pytest.mark.parametrize(("size", "due"), [(32, (32, 48)), ((20, 30), (20, 30)), (128, (128, 192))])

@@ -1,10 +1,8 @@
-"""Clips begin where torchcodec's samplers and mmaction2's begin them, and what is too short is dealt with as asked."""
+"""Clips begin where torchcodec's samplers begin them, and what is too short is dealt with as asked."""
 
 from __future__ import annotations
 
-import contextlib
 import re
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +18,6 @@ from vidprep.formats.training.samplers import (
     clips_at_random_timestamps,
     clips_at_regular_indices,
     clips_at_regular_timestamps,
-    dense_sample_frames,
-    sample_frames,
 )
 
 
@@ -131,113 +127,6 @@ def test_random_times_are_uniform_and_show_the_frame_of_then():
         assert found.count(list(clip)) / 2000 == pytest.approx(share, abs=0.04)
 
 
-# ------------------------------------------------------------------------------------------------ mmaction2's
-
-LENGTHS = (1, 3, 7, 8, 9, 15, 16, 17, 31, 40, 63, 64, 65, 100, 301)
-
-
-def repeated(offsets, frames, interval, total) -> list[int]:
-    """out_of_bound_opt="repeat_last" of mmaction2's SampleFrames: of each clip the last frame that there is."""
-    made = []
-    for offset in offsets:
-        clip = [min(int(offset), total - 1) + n * interval for n in range(frames)]
-        last = max(n for n in clip if n < total)
-        made += [n if n < total else last for n in clip]
-    return made
-
-
-@pytest.mark.parametrize("total", LENGTHS)
-@pytest.mark.parametrize(("clips", "frames", "interval"), [(1, 1, 1), (8, 1, 1), (3, 4, 2), (10, 16, 4), (2, 5, 1)])
-def test_test_clips_are_those_of_sample_frames(total, clips, frames, interval):
-    """mmaction/datasets/transforms/loading.py (1.2), SampleFrames._get_test_clips."""
-    room = max(total - ((frames - 1) * interval + 1), 0)
-    if frames == 1:
-        offsets = (np.arange(clips) * (total / clips) + total / clips / 2).astype(int)
-    else:
-        offsets = np.round(np.arange(clips) * (room / float(clips - 1))) if clips > 1 else [room // 2]
-    sampler = sample_frames(
-        num_clips=clips, num_frames_per_clip=frames, num_indices_between_frames=interval, test_mode=True
-    )
-    assert items(sampler, total) == [repeated(offsets, frames, interval, total)]
-
-
-@pytest.mark.parametrize("total", LENGTHS)
-@pytest.mark.parametrize(("clips", "frames", "interval"), [(1, 1, 1), (8, 1, 1), (3, 4, 2), (10, 2, 4), (2, 5, 1)])
-def test_training_clips_are_drawn_from_the_segments_of_sample_frames(total, clips, frames, interval):
-    """As above, _get_train_clips: what can be drawn for each clip, and all of it is."""
-    length = frames * interval
-    average = (total - length + 1) // clips
-    if average > 0:
-        due = [set(range(n * average, (n + 1) * average)) for n in range(clips)]
-    elif total > max(clips, length):
-        due = [set(range(total - length + 1))] * clips
-    elif average == 0:
-        around = np.around(np.arange(clips) * ((total - length + 1.0) / clips))
-        due = [{min(int(offset), total - 1)} for offset in around]
-    else:
-        due = [{0}] * clips
-    sampler = sample_frames(num_clips=clips, num_frames_per_clip=frames, num_indices_between_frames=interval)
-    found: list[set[int]] = [set() for _ in range(clips)]
-    for seed in range(120 if average <= 5 else 40):
-        (item,) = items(sampler, total, seed)
-        starts = item[::frames]
-        assert item == repeated(starts, frames, interval, total)
-        assert average > 0 or starts == sorted(starts)
-        for seen, start in zip(found, starts, strict=True):
-            seen.add(start)
-    assert all(seen <= may for seen, may in zip(found, due, strict=True)), (found, due)
-    if 0 < average <= 5 or len(due[0]) == 1:
-        assert found == due
-
-
-@pytest.mark.parametrize("total", LENGTHS)
-def test_dense_clips_are_those_of_dense_sample_frames(total):
-    """As above, DenseSampleFrames: num_clips 8 of one frame in 64, 10 positions."""
-    positions = max(1, 1 + total - 64)
-    base = np.arange(8) * (64 // 8)
-    due = [((base + start) % total).tolist() for start in np.linspace(0, positions - 1, num=10, dtype=int)]
-    assert items(dense_sample_frames(num_clips=8, test_mode=True), total) == due
-    starts = set()
-    for seed in range(60):
-        (item,) = items(dense_sample_frames(num_clips=8), total, seed)
-        assert item == ((base + item[0]) % total).tolist()
-        starts.add(item[0])
-    assert starts <= set(range(max(1, positions - 1)))
-
-
-@pytest.mark.parametrize("total", [64, 65, 100])
-@pytest.mark.parametrize("test_mode", [True, False])
-def test_dense_clips_that_may_not_go_past_the_end_do_not(total, test_mode):
-    how = {"num_clips": 8, "num_frames_per_clip": 16, "test_mode": test_mode}
-    for policy in ("drop", "error"):
-        sampler = dense_sample_frames(policy=policy, **how)
-        if total < 56 + 16:
-            with (
-                pytest.raises(ValueError, match="its clips need 72 frames")
-                if policy == "error"
-                else contextlib.nullcontext()
-            ):
-                assert sampler.count(Timing(total)) == 0
-            continue
-        for item in items(sampler, total):
-            assert all(clip == list(range(clip[0], clip[0] + 16)) for clip in np.reshape(item, (8, 16)).tolist())
-
-
-def test_times_that_are_sums_show_the_frames_that_they_mean():
-    for rate in (Fraction(30000, 1001), Fraction(24), Fraction(25), Fraction(15), Fraction(24000, 1001)):
-        begins = np.arange(120) * rate.denominator / rate.numerator
-        video = Timing(120, begins, float(120 / rate))
-        for apart in (1, 2):
-            sampler = clips_at_regular_timestamps(
-                seconds_between_clip_starts=float(5 / rate),
-                num_frames_per_clip=16,
-                seconds_between_frames=float(apart / rate),
-            )
-            for number in range(sampler.count(video)):
-                item = sampler.item(video, number, np.random.default_rng(0)).tolist()
-                assert item == list(range(5 * number, 5 * number + 16 * apart, apart)), (rate, apart, number)
-
-
 # ------------------------------------------------------------------------------------------------ in a dataset
 
 
@@ -271,9 +160,7 @@ def test_one_random_clip_of_each_video_in_each_epoch(lengths):
 def test_our_loader_gives_the_items_of_the_dataset_whatever_the_sampler(processes, lengths):
     for sampler in (
         clips_at_regular_indices(num_clips=4, num_frames_per_clip=6, policy="wrap"),
-        sample_frames(num_clips=3, num_frames_per_clip=2),
         clips_at_random_timestamps(num_clips=2, num_frames_per_clip=3),
-        dense_sample_frames(num_clips=4, sample_range=8, test_mode=True),
     ):
         dataset = VideoDataset(lengths, clips=sampler, crop=32, num_crops=1 if sampler.is_random else 3)
         with PrefetchLoader(dataset, 4, shuffle=True, processes=processes) as loader:
@@ -309,8 +196,6 @@ def test_short_videos_are_repeated_wrapped_refused_or_dropped(lengths):
     dropped = VideoDataset(lengths, clips=clips("drop"))
     assert [dropped.locate(n)[0] for n in range(len(dropped))] == ["b", "c"] and "1 of them too short" in repr(dropped)
     for made, said in (
-        (sample_frames(num_frames_per_clip=9, policy="error"), "a: its clips need 9 frames, and it has 5"),
-        (dense_sample_frames(policy="error"), "a: its clips need 64 frames"),
         (clips_at_random_timestamps(num_frames_per_clip=7, policy="error"), "a: its clips would start in [0.000, -"),
         (
             clips_at_regular_timestamps(seconds_between_clip_starts=1, sampling_range_start=9),
@@ -328,13 +213,12 @@ def test_short_videos_are_repeated_wrapped_refused_or_dropped(lengths):
 def test_samplers_that_cannot_work_are_refused(lengths):
     for make, said in (
         (lambda: clips_at_random_indices(num_clips=0), "num_clips is 0"),
-        (lambda: sample_frames(num_frames_per_clip=1.5), "num_frames_per_clip is 1.5"),
+        (lambda: clips_at_random_indices(num_frames_per_clip=1.5), "num_frames_per_clip is 1.5"),
         (lambda: clips_at_random_indices(policy="loop"), "policy is 'loop'; give repeat_last, wrap, error or drop"),
         (
             lambda: clips_at_regular_timestamps(seconds_between_clip_starts=0),
             "seconds_between_clip_starts is 0; give seconds above 0",
         ),
-        (lambda: dense_sample_frames(sample_range=0), "sample_range is 0"),
         (
             lambda: clips_at_random_indices(sampling_range_start=0.5),
             "sampling_range_start is 0.5; give the number of a frame",
@@ -347,7 +231,10 @@ def test_samplers_that_cannot_work_are_refused(lengths):
         ),
         (lambda: VideoDataset([1, 2]), "source has 1; give paths or stores"),
         (lambda: VideoDataset(lengths, clips=16), "clips is 16; give a sampler, such as clips_at_random_indices"),
-        (lambda: VideoDataset(lengths, 16, clips=sample_frames()), "leave out sequence_length, stride and step"),
+        (
+            lambda: VideoDataset(lengths, 16, clips=clips_at_random_indices()),
+            "leave out sequence_length, stride and step",
+        ),
     ):
         with pytest.raises(SettingsError, match=re.escape(said)):
             make()
@@ -513,3 +400,21 @@ def test_times_that_no_video_shows_are_refused_or_dropped(lengths):
             clips_around(**wrong)
     one, other = clips_around(times=[1.0]), clips_around(times=[1.5])
     assert repr(one) != repr(other) and repr(one) == repr(clips_around(times=(1,)))
+
+
+def test_the_sampler_of_the_training_guide_draws_from_each_part(lengths, monkeypatch):
+    guide = (Path(__file__).parents[3] / "docs" / "training.md").read_text()
+    (block,) = (block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "class segments" in block)
+    names: dict[str, object] = {"__name__": __name__}
+    monkeypatch.chdir(lengths.parent)
+    exec(block.replace('"ready/"', repr(str(lengths))), names)
+    dataset = names["dataset"]
+    assert isinstance(dataset, VideoDataset)
+    seen = set()
+    length = {id_: len(open_store(lengths)[id_]) for id_ in "abc"}
+    for epoch in range(20):
+        dataset.set_epoch(epoch)
+        for item in dataset:
+            assert ((item["indexes"] * 8) // length[item["id"]] - np.arange(8)).tolist() <= [0] * 8
+            seen.add((item["id"], *item["indexes"].tolist()))
+    assert len(seen) > 30

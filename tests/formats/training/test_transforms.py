@@ -110,7 +110,6 @@ def test_a_random_part_is_scaled_to_the_size(store_of):
             {"normalize": ((127,) * 3, (50,) * 3), "dtype": "float32"},
             "mean and std are of values of 0 to 1: divide them by 255",
         ),
-        ({"normalize": "imagenet", "dtype": "float32", "colour": "ycbcr"}, "normalize 'imagenet' is of RGB"),
         ({"where": "num_frames > 20"}, "where is 'num_frames > 20'; give an Arrow expression"),
         ({"where": lambda row: row["labels"]["none"]}, "where: KeyError for 'sub/c00': 'none'"),
         ({"world_size": 100_000}, "world_size is 100000: give fewer ranks"),
@@ -121,7 +120,6 @@ def test_a_random_part_is_scaled_to_the_size(store_of):
             "normalize is 'kinetics'; give True, 'imagenet' or (mean, std)",
         ),
         ({"dtype": "uint16"}, "dtype is 'uint16'; a store of burst has 8 bits"),
-        ({"dtype": "uint16", "colour": "ycbcr"}, "colour ycbcr is made of 8 bits"),
         (
             {"crop": (200, 20)},
             "'sub/c00': a crop of 200 lines of 20 pixels does not fit into 64 lines of 96; scale with size",

@@ -24,7 +24,6 @@ from tests.s3 import Bucket, bucket
 from tests.sampling import in_turn
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.storage.local import LocalStorage
-from vidprep.transcode.check.doctor import examine_destination
 from vidprep.transcode.destination.lease import Holder, Lease, LeaseEntry, LeasePlace, first_live_holder, myself
 from vidprep.transcode.sources.outputs import STATE_DIR
 
@@ -354,25 +353,6 @@ def test_a_bucket_that_is_not_there_is_named(s3: Bucket, sources: Path) -> None:
     for url in ("s3://no-such-bucket/made", "s3://videos-too"):
         ran = transcode(sources, url, env=s3.environment)
         assert ran.code == 2 and f"{url}/.vidprep/lease-000001: could not be written" in ran.err, ran.err
-
-
-def test_doctor_tests_a_folder_with_two_workers(tmp_path: Path) -> None:
-    found = examine_destination(tmp_path / "new" / "made")
-    assert any(each.what.endswith("exclusive names") for each in found) and all(each.ok for each in found)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("conditions", ["kept", "ignored", "refused"])
-def test_doctor_says_whether_a_store_keeps_conditions(
-    conditions: str, s3: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    s3.behave(conditions=conditions)
-    for name, value in s3.environment.items():
-        if name.startswith("AWS_"):
-            monkeypatch.setenv(name, value)
-    *_, found = examine_destination("s3://videos/doctor")
-    assert found.what.endswith("conditional writes") and found.ok == (conditions == "kept")
-    assert s3.objects("doctor/") == {}
 
 
 def test_a_run_at_work_that_sweeps_up_is_no_file_that_is_missing(

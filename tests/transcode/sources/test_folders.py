@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.transcode.sources.trees import ids, labels_of, names, touch
+from tests.transcode.sources.trees import find_sources, ids, labels_of, names, touch
 from tests.transcode.sources.written_tables import write_table
 from vidprep.formats.errors import SettingsError, SourceError
 from vidprep.transcode.settings.run import SourceOptions
 from vidprep.transcode.sources import _search as search
-from vidprep.transcode.sources.listing import find_sources
 from vidprep.transcode.sources.unit import Unit
 
 as_user = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")

@@ -9,9 +9,9 @@ import av
 import pytest
 
 from tests.helpers import make_clip, manifest, transcode
+from tests.transcode.sources.trees import find_sources
 from tests.witness import Ffmpeg
 from vidprep.transcode.run.plan import counted, in_words
-from vidprep.transcode.sources.listing import find_sources
 
 QUICK = ("--gop", 4, "--preset", "ultrafast", "--quiet")
 MOVING = ("-f", "lavfi", "-i", "testsrc=size=96x64:rate=25:duration=0.4", "-pix_fmt", "yuv420p")

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.transcode.sources.trees import ids, labels_of, touch
+from tests.transcode.sources.trees import find_sources, ids, labels_of, touch
 from vidprep.formats.errors import SourceError
-from vidprep.transcode.sources.listing import find_sources
 from vidprep.transcode.sources.unit import SourceList
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import make_clip, manifest, table, transcode
+from tests.transcode.sources.trees import find_sources
 from vidprep.formats.errors import SourceError
-from vidprep.transcode.sources.listing import find_sources
 
 EPIC = ("start_timestamp", "stop_timestamp", "start_frame", "stop_frame")
 

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from tests.helpers import make_clip, make_clips, table, transcode
-from tests.transcode.sources.trees import labels_of, touch
+from tests.transcode.sources.trees import find_sources, labels_of, touch
 from vidprep.formats import open_store
 from vidprep.formats.errors import SettingsError, SourceError
 from vidprep.formats.manifest.labels import Labels
 from vidprep.transcode.settings.parse import parse_shares
-from vidprep.transcode.sources.listing import find_sources
 from vidprep.transcode.sources.unit import splits_of
 
 SHARES = parse_shares("train=0.8,val=0.1,test=0.1")

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.transcode.sources.trees import ids, labels_of, names, touch
+from tests.transcode.sources.trees import find_sources, ids, labels_of, names, touch
 from tests.transcode.sources.written_tables import write_table
 from vidprep.formats.errors import SourceError
 from vidprep.formats.model import Cut
-from vidprep.transcode.sources.listing import find_sources
 
 FORMATS = [".csv", ".parquet", ".jsonl"]
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.transcode.sources.trees import ids, labels_of, touch
+from tests.transcode.sources.trees import find_sources, ids, labels_of, touch
 from tests.transcode.sources.written_tables import write_table
 from vidprep.formats.errors import SourceError
 from vidprep.transcode.sources import _search as search
-from vidprep.transcode.sources.listing import find_sources
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from vidprep.formats.manifest.labels import Labels
+from vidprep.transcode.settings.run import SourceOptions
+from vidprep.transcode.sources import listing
 from vidprep.transcode.sources.unit import SourceList
+
+
+def find_sources(
+    source: Any,
+    destination: Path | str,
+    *,
+    extension: str = "mp4",
+    takes_pictures: bool = False,
+    progress: Callable[[int], None] | None = None,
+    **options: Any,
+) -> SourceList:
+    """Take the options as keywords."""
+    return listing.find_sources(
+        source,
+        destination,
+        SourceOptions(**options),
+        extension=extension,
+        takes_pictures=takes_pictures,
+        progress=progress,
+    )
 
 
 def touch(path: Path, size: int = 1) -> Path:

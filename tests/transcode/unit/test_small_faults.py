@@ -12,10 +12,10 @@ import pytest
 
 from tests.helpers import command, environment, make_clip, manifest, table, transcode
 from tests.sampling import in_turn
+from tests.transcode.sources.trees import find_sources
 from vidprep.formats import open_store
 from vidprep.formats.errors import StoreError
 from vidprep.transcode.choose.bench.places import find_place
-from vidprep.transcode.sources.listing import find_sources
 
 QUICK = ("--gop", 4, "--preset", "ultrafast", "--jobs", 1, "--quiet")
 ESCAPE = "\x1b[31m\x1b]0;owned\x07"
