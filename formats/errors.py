@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 
-def in_bytes(count: float) -> str:
+def format_bytes(count: float) -> str:
     if abs(count) >= 1e9:
         return f"{count / 1e9:.2f} GB"
     return f"{count / 1e6:.1f} MB" if abs(count) >= 1e6 else f"{count / 1e3:.1f} kB"
@@ -101,7 +101,7 @@ class VidprepError(Exception):
         self.message = translate(self.message)
         self.args = (self.message if self.path is None else f"{self.path}: {self.message}",)
 
-    def renamed(self, before: str, now: str) -> VidprepError:
+    def rename_files(self, before: str, now: str) -> VidprepError:
         """Return the error with the names under which the user knows the files."""
         path = None if self.path is None else self.path.replace(before, now)
         error = _rebuild(type(self), self.__dict__ | {"path": path, "message": self.message.replace(before, now)}, ())
@@ -134,15 +134,15 @@ class SettingsError(VidprepError, ValueError):
 
     def __init__(self, message: str, *, path: str | Path | None = None, **options: object) -> None:
         self.template, self.options = message, options
-        super().__init__(_filled(message, options, lambda name, value: f"{name}={_exact(value)}"), path=path)
+        super().__init__(_fill(message, options, lambda name, value: f"{name}={_exact(value)}"), path=path)
 
     @property
     def on_command_line(self) -> str:
-        text = _filled(self.template, self.options, _as_flag)
+        text = _fill(self.template, self.options, _flag_name)
         return text if self.path is None else f"{self.path}: {text}"
 
 
-def _filled(message: str, options: dict[str, object], shown: Callable[[str, object], str]) -> str:
+def _fill(message: str, options: dict[str, object], shown: Callable[[str, object], str]) -> str:
     for name, value in options.items():
         message = message.replace(f"<{name}>", shown(name, value))
     return message
@@ -152,7 +152,7 @@ def _exact(value: object) -> str:
     return repr(value) if isinstance(value, str | int) else _number(value)
 
 
-def _as_flag(name: str, value: object) -> str:
+def _flag_name(name: str, value: object) -> str:
     flag = f"--{name.replace('_', '-')}"
     return flag if value is True else f"{flag} {_number(value)}"
 

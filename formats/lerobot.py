@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from vidprep.formats.errors import StoreError, count_of
-from vidprep.formats.storage.untrusted import is_lfs_pointer, open_regular, read_json, read_parquet, with_plain_types
+from vidprep.formats.storage.untrusted import is_lfs_pointer, open_regular, read_json, read_parquet, use_plain_types
 
 INFO_NAME, TASKS_NAME, STATS_NAME = "meta/info.json", "meta/tasks.parquet", "meta/stats.json"
 MOMENTS = ("min", "max", "mean", "std")
@@ -102,12 +102,12 @@ class LeRobotDataset:
     @property
     def features(self) -> dict[str, dict[str, Any]]:
         """Type and shape of each column, by name."""
-        return {str(name): dict(about) for name, about in self.info["features"].items()}
+        return {str(name): dict(feature) for name, feature in self.info["features"].items()}
 
     @property
     def cameras(self) -> list[str]:
         """Names of the columns that are videos."""
-        return [name for name, about in self.features.items() if about.get("dtype") == "video"]
+        return [name for name, feature in self.features.items() if feature.get("dtype") == "video"]
 
     @property
     def depth_cameras(self) -> list[str]:
@@ -143,11 +143,11 @@ class LeRobotDataset:
                 raise StoreError(f"declares {rate:g} frames per second", path=path)
             if min(int(info["total_episodes"]), int(info["total_frames"])) < 0:
                 raise StoreError("declares a negative number of episodes or rows", path=path)
-            found = cls(root, version, rate, info, [], {})
+            dataset = cls(root, version, rate, info, [], {})
             of_version = _episodes if version == "v3.0" else _old_episodes
-            found.episodes.extend(sorted(of_version(root, info, found.cameras), key=lambda episode: episode.number))
-        found.tasks.update(_tasks(root, version))
-        return found
+            dataset.episodes.extend(sorted(of_version(root, info, dataset.cameras), key=lambda episode: episode.number))
+        dataset.tasks.update(_tasks(root, version))
+        return dataset
 
     def data_files(self) -> list[str]:
         """Return all files of rows, in the order in which LeRobot reads them: whether an episode names them or not."""
@@ -157,7 +157,7 @@ class LeRobotDataset:
         """Return a data file, or some of its columns, with one number in each row of those that number it. Raises StoreError."""
         path = self.root / name
         with _reading(path):
-            table = with_plain_types(read_parquet(path, None if columns is None else [*ROW_COLUMNS, *columns]))
+            table = use_plain_types(read_parquet(path, None if columns is None else [*ROW_COLUMNS, *columns]))
             if lacking := [column for column in ROW_COLUMNS if column not in table.column_names]:
                 raise StoreError(f"has no column {lacking[0]}", path=path)
             for column in ROW_COLUMNS:
@@ -186,7 +186,7 @@ class LeRobotDataset:
 
     def episode_statistics(self) -> dict[int, dict[str, Any]]:
         """Return the declared statistics of each episode, by feature. Raises StoreError."""
-        found = dict[int, dict[str, Any]]()
+        statistics = dict[int, dict[str, Any]]()
         if self.version != "v3.0":
             path = self.root / "meta/episodes_stats.jsonl"
             with _reading(path):
@@ -195,11 +195,11 @@ class LeRobotDataset:
         for path in sorted((self.root / "meta" / "episodes").glob("*/*.parquet")):
             with _reading(path):
                 for row in read_parquet(path, ["episode_index", *names]).to_pylist():
-                    own = found.setdefault(int(row.pop("episode_index")), {})
+                    own = statistics.setdefault(int(row.pop("episode_index")), {})
                     for name, values in row.items():
                         feature, _, kind = name.removeprefix("stats/").rpartition("/")
                         own.setdefault(feature, {})[kind] = values
-        return found
+        return statistics
 
     def states_of(self, episode: Episode) -> npt.NDArray[np.float64]:
         """Return (L, D) states and actions of an episode; D is 0 if it has none. Raises StoreError."""
@@ -207,8 +207,8 @@ class LeRobotDataset:
         table = self.table(episode.data, columns)
         rows = table.filter(pc.equal(table["episode_index"], episode.number))
         with _reading(self.root / episode.data):
-            found = [np.asarray(rows[name].to_pylist(), np.float64).reshape(len(rows), -1) for name in columns]
-        return np.concatenate([np.zeros((len(rows), 0)), *found], axis=1)
+            arrays = [np.asarray(rows[name].to_pylist(), np.float64).reshape(len(rows), -1) for name in columns]
+        return np.concatenate([np.zeros((len(rows), 0)), *arrays], axis=1)
 
 
 def video_info_of(about: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -245,7 +245,7 @@ def _episodes(root: Path, info: Mapping[str, Any], cameras: list[str]) -> Iterat
     """Yield the episodes of version 3.0."""
     files = sorted((root / "meta" / "episodes").glob("*/*.parquet"))
     if not files:
-        raise StoreError(_recorded(root), path=root)
+        raise StoreError(_describe_recording(root), path=root)
     places = [
         f"videos/{camera}/{name}"
         for camera in cameras
@@ -276,18 +276,18 @@ def _episode(row: Mapping[str, Any], info: Mapping[str, Any], cameras: list[str]
     videos = {}
     for camera in cameras:
         at = {name: row[f"videos/{camera}/{name}"] for name in ("chunk_index", "file_index")}
-        path = _filled(str(info.get("video_path") or VIDEO), {**at, "video_key": camera})
+        path = _fill(str(info.get("video_path") or VIDEO), {**at, "video_key": camera})
         start, end = (float(row[f"videos/{camera}/{name}_timestamp"]) for name in ("from", "to"))
         videos[camera] = VideoPart(path, start, end)
     at = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
-    data = _filled(str(info.get("data_path") or DATA), at)
+    data = _fill(str(info.get("data_path") or DATA), at)
     number, length, first, last = (
         int(row[name]) for name in ("episode_index", "length", "dataset_from_index", "dataset_to_index")
     )
     return Episode(number, length, first, last, data, videos, tuple(map(str, row.get("tasks") or ())))
 
 
-def _recorded(root: Path) -> str:
+def _describe_recording(root: Path) -> str:
     """Say what a recording left that was not ended."""
     rows, videos = len([*root.glob("data/*/*.parquet")]), len([*root.glob("videos/*/*/*.mp4")])
     if not rows and not videos:
@@ -301,17 +301,17 @@ def _recorded(root: Path) -> str:
 def _old_episodes(root: Path, info: Mapping[str, Any], cameras: list[str]) -> Iterator[Episode]:
     """Yield the episodes of versions 2.0 and 2.1."""
     chunk, rate = int(info.get("chunks_size") or CHUNK), float(info["fps"])
-    for about in _lines(root / "meta" / "episodes.jsonl"):
-        number, length = int(about["episode_index"]), int(about["length"])
+    for line in _lines(root / "meta" / "episodes.jsonl"):
+        number, length = int(line["episode_index"]), int(line["length"])
         at = {"episode_chunk": number // chunk, "episode_index": number}
         videos = {
             camera: VideoPart(
-                _filled(str(info.get("video_path") or OLD_VIDEO), {**at, "video_key": camera}), 0.0, length / rate
+                _fill(str(info.get("video_path") or OLD_VIDEO), {**at, "video_key": camera}), 0.0, length / rate
             )
             for camera in cameras
         }
-        tasks = about.get("tasks") or ()
-        data, tasks = _filled(str(info.get("data_path") or OLD_DATA), at), (tasks,) if isinstance(tasks, str) else tasks
+        tasks = line.get("tasks") or ()
+        data, tasks = _fill(str(info.get("data_path") or OLD_DATA), at), (tasks,) if isinstance(tasks, str) else tasks
         yield Episode(number, length, None, None, data, videos, tuple(map(str, tasks)))
 
 
@@ -370,7 +370,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
-def _filled(template: str, values: Mapping[str, Any]) -> str:
+def _fill(template: str, values: Mapping[str, Any]) -> str:
     """Return a template's path. Raises StoreError if it asks for something unknown, or leads out of the dataset."""
 
     def value(match: re.Match[str]) -> str:

@@ -24,7 +24,7 @@ class SourceState(NamedTuple):
     mtime_ns: int
 
     @classmethod
-    def of(cls, status: os.stat_result) -> SourceState:
+    def build(cls, status: os.stat_result) -> SourceState:
         """Return the state of a file."""
         return cls(status.st_size, status.st_mtime_ns)
 

@@ -103,7 +103,7 @@ class Tolerance:
         """Return the number of the first frame that starts at `time` or later; ``len(ticks)`` if none does."""
         return bisect_left(ticks, self.earliest(time) / time_base)
 
-    def shown_at(self, begins: npt.NDArray[np.float64], times: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
+    def frames_at(self, begins: npt.NDArray[np.float64], times: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
         """Return the numbers of the frames on screen at these times; -1 before the first frame."""
         return begins.searchsorted(times + float(self.seconds), side="right") - 1
 
@@ -140,7 +140,7 @@ class Pace:
     tick: Fraction = MILLISECOND
 
     @classmethod
-    def of(
+    def build(
         cls, interval: Fraction, *, is_variable: bool, shortest: Fraction | None = None, tick: Fraction | None = None
     ) -> Self:
         """Build a pace from an interval in seconds.
@@ -160,7 +160,7 @@ class Pace:
         return cls(interval, is_variable, interval if shortest is None else shortest, Tolerance(tolerance), interval)
 
     @classmethod
-    def of_pts(cls, pts: Sequence[int], time_base: Fraction, rate: Fraction | None, *, is_mean: bool) -> Self:
+    def build_by_pts(cls, pts: Sequence[int], time_base: Fraction, rate: Fraction | None, *, is_mean: bool) -> Self:
         """Build a pace from the first timestamps of a video and the rate in its header.
 
         Args:
@@ -172,12 +172,14 @@ class Pace:
         steps = sorted(other - one for one, other in pairwise(pts) if other > one)
         claimed = 1 / rate if rate else None
         if not steps:
-            return cls.of(claimed or 1 / USUAL_RATE, is_variable=False, tick=time_base)
+            return cls.build(claimed or 1 / USUAL_RATE, is_variable=False, tick=time_base)
         usual = median_low(steps) * time_base
         agrees = claimed is not None and not differ(min(usual, claimed), max(usual, claimed))
         varies = is_variable(steps, time_base) or (is_mean and claimed is not None and not agrees)
         interval = claimed if claimed is not None and agrees and not varies else usual
-        pace = cls.of(interval, is_variable=varies, shortest=steps[0] * time_base if varies else None, tick=time_base)
+        pace = cls.build(
+            interval, is_variable=varies, shortest=steps[0] * time_base if varies else None, tick=time_base
+        )
         return replace(
             pace,
             usual=_shorter_typical(steps, time_base) if varies else interval,
@@ -220,7 +222,7 @@ class FrameGrid:
     phase: Fraction
 
     @classmethod
-    def of(cls, pace: Pace, rate: Fraction) -> Self | None:
+    def build(cls, pace: Pace, rate: Fraction) -> Self | None:
         """Return the grid of the first frames; None if their times are regular, or more than half a step away from any grid.
 
         The step is that of `rate`, of a multiple or of a fraction of it, where the times fit one. The phase is in the middle of their
@@ -278,9 +280,9 @@ class OutputClock:
     grid: FrameGrid | None = None
 
     @classmethod
-    def of(cls, rate: Fraction, pace: Pace) -> Self:
+    def build(cls, rate: Fraction, pace: Pace) -> Self:
         """Return the clock of an output rate for a source of this pace."""
-        grid = FrameGrid.of(pace, rate)
+        grid = FrameGrid.build(pace, rate)
         return cls(rate, min(pace.usual, 1 / rate) / 2 + (grid.phase if grid else 0), grid)
 
     def first_output(self, seconds: Fraction) -> int:
@@ -337,7 +339,7 @@ class Window:
     container_start: Fraction | None = None
 
     @classmethod
-    def of(
+    def build(
         cls,
         cut: Cut,
         pace: Pace,
@@ -382,7 +384,7 @@ class Window:
         """Whether the output starts with the first frame of the source."""
         return self.start is None and not self.start_frame
 
-    def counted_from(self, origin_pts: int) -> Window:
+    def count_from(self, origin_pts: int) -> Window:
         """Return the same window counted from the first frame displayed, which has this PTS."""
         if self.container_start is None:
             return self
@@ -401,7 +403,7 @@ class Window:
             container_start=None,
         )
 
-    def from_tick(self, tick: int) -> Window:
+    def start_at(self, tick: int) -> Window:
         """Return the rest of this window from a frame that starts at exactly this tick."""
         return replace(
             self, start=Fraction(tick), begin=Fraction(tick), start_frame=None, holds=False, container_start=None

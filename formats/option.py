@@ -66,7 +66,7 @@ class Option:
     only: str = ""
     heading: str = ""
 
-    def parsed(self, keyword: str, written: Any) -> Any:
+    def parse_value(self, keyword: str, written: Any) -> Any:
         """Return the value of what a user wrote. Raises SettingsError."""
         if self.parse is None or written is None:
             return written
@@ -249,7 +249,7 @@ def _words_of_many(hint: Any) -> str:
 ARGUMENTS = {"SRC": "source", "DST": "destination", "OUT": "out", "STORE": "store", "TABLE": "table"}
 
 
-def with_options(doc: str, options: Iterable[Declared]) -> str:
+def document_options(doc: str, options: Iterable[Declared]) -> str:
     """Return a docstring whose section `Args:` describes the options too, with the texts of `--help`."""
     rows = []
     for each in options:
@@ -300,7 +300,7 @@ def suggesting(**instead: str) -> Callable[[type[Kind]], type[Kind]]:
     return decorate
 
 
-def documented(kind: type[Kind]) -> type[Kind]:
+def document(kind: type[Kind]) -> type[Kind]:
     """Decorate a dataclass of options so that `help` shows plain types and describes each field."""
     owner: Any = kind
     options = {each.name: each for each in options_of(owner)}
@@ -312,7 +312,7 @@ def documented(kind: type[Kind]) -> type[Kind]:
     signature = bare.replace(parameters=shown, return_annotation=inspect.Signature.empty)
     owner.__signature__ = owner.__init__.__signature__ = signature
     by_field = [each._replace(option=replace(each.option, keyword=each.name)) for each in options.values()]
-    owner.__doc__ = with_options(inspect.cleandoc(kind.__doc__ or ""), by_field)
+    owner.__doc__ = document_options(inspect.cleandoc(kind.__doc__ or ""), by_field)
     return kind
 
 
@@ -325,18 +325,18 @@ def options_of(owner: Any) -> tuple[Declared, ...]:
     else:
         given = inspect.signature(owner).parameters.values()
         defaults = {each.name: MISSING if each.default is each.empty else each.default for each in given}
-    found = []
+    declared = []
     for name, default in defaults.items():
         hint = hints.get(name)
         if get_origin(hint) is Annotated:
             plain, *more = get_args(hint)
             heading = getattr(owner, "HEADING", "")
-            found += [
+            declared += [
                 Declared(name, plain, default, each, each.heading or heading)
                 for each in more
                 if isinstance(each, Option)
             ]
-    return tuple(found)
+    return tuple(declared)
 
 
 def check_options(values: object) -> None:
@@ -360,13 +360,13 @@ def whole(name: str, value: object, least: int) -> int:
 def hints_of(owner: Any) -> dict[str, Any]:
     """Return the evaluated annotations, without those whose names are imported for the type checker only."""
     names = vars(sys.modules[owner.__module__])
-    found: dict[str, Any] = {}
+    hints: dict[str, Any] = {}
     for name, annotation in inspect.get_annotations(owner).items():
         try:
             # Compiled first: a KeyboardInterrupt while `eval` compiles text makes Python exit by SIGINT even if it is caught.
-            found[name] = (
+            hints[name] = (
                 eval(compile(annotation, name, "eval"), dict(names)) if isinstance(annotation, str) else annotation
             )
         except NameError:
             continue
-    return found
+    return hints

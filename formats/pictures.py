@@ -70,14 +70,14 @@ def list_pictures(folder: str) -> PictureSeries:
     """List the numbered pictures of a folder. Raises ReadError."""
     try:
         with os.scandir(folder) as entries:
-            found = [
-                (entry.name, SourceState.of(entry.stat()))
+            pictures = [
+                (entry.name, SourceState.build(entry.stat()))
                 for entry in entries
                 if is_numbered_picture(entry.name) and entry.is_file()
             ]
     except OSError as error:
         raise ReadError(f"its pictures cannot be listed: {error.strerror}", path=folder) from error
-    return series_of(folder, found)
+    return series_of(folder, pictures)
 
 
 def series_of(folder: str, files: Iterable[tuple[str, SourceState]]) -> PictureSeries:
@@ -109,7 +109,7 @@ def series_of(folder: str, files: Iterable[tuple[str, SourceState]]) -> PictureS
         shown = ", ".join(f"{count} {name}" for name, count in series.most_common(SERIES_SHOWN))
         more = ", …" if len(series) > SERIES_SHOWN else ""
         raise ReadError(
-            f"holds {len(series)} series of pictures ({shown}{more}); give each a folder of its own", path=folder
+            f"holds {len(series)} series of pictures ({shown}{more}); put each into a separate folder", path=folder
         )
     numbers = sorted(names)
     ordered = tuple(names[number] for number in numbers)
@@ -125,9 +125,9 @@ Parts = tuple[str, str, str, str]  # of a name: what is before the number, the n
 
 
 def _parts(name: str) -> Parts:
-    found = NUMBERED.fullmatch(name)
-    assert found is not None
-    before, number, after, extension = found.groups()
+    match = NUMBERED.fullmatch(name)
+    assert match is not None
+    before, number, after, extension = match.groups()
     return before, number, after, extension
 
 
@@ -135,25 +135,25 @@ def _times(names: Sequence[str]) -> dict[str, Parts]:
     """Return the parts of names that are times; nothing if their last numbers make one series, or the times make none."""
     if len({(before, after) for before, _, after, _ in map(_parts, names)}) < 2:
         return {}
-    return _named_by(DATED, names) or _named_by(SECONDS, names)
+    return _match_names(DATED, names) or _match_names(SECONDS, names)
 
 
-def _named_by(pattern: re.Pattern[str], names: Sequence[str]) -> dict[str, Parts]:
+def _match_names(pattern: re.Pattern[str], names: Sequence[str]) -> dict[str, Parts]:
     """Return the parts of names of one kind of time; nothing if they are not alike."""
-    found: dict[str, Parts] = {}
+    parts: dict[str, Parts] = {}
     for name in names:
         if (match := pattern.fullmatch(name)) is None:
             return {}
         before, number, after, extension = match.groups()
-        found[name] = before, re.sub(r"\D", "", number) if pattern is DATED else number, after, extension
+        parts[name] = before, re.sub(r"\D", "", number) if pattern is DATED else number, after, extension
     shapes = {
         (before, after, len(number if pattern is DATED else number.partition(".")[2]))
-        for before, number, after, _ in found.values()
+        for before, number, after, _ in parts.values()
     }
-    numbers = sorted(Decimal(number) for _, number, _, _ in found.values())
+    numbers = sorted(Decimal(number) for _, number, _, _ in parts.values())
     steps = sorted(later - one for one, later in pairwise(numbers))
     is_even = pattern is DATED or steps[-1] <= MOST_STEPS * steps[len(steps) // 2]
-    return found if len(shapes) == 1 and is_even else {}
+    return parts if len(shapes) == 1 and is_even else {}
 
 
 def _kind(extension: str) -> str:

@@ -149,7 +149,7 @@ class Process:
                 f"import sys; sys.path[:] = {folders!a}; from vidprep.formats.processes import serve; "
                 f"serve({numbers[0]}, {numbers[1]}, {os.getpid()}, {imports!r})"
             )
-            self._popen, self._keeper = _started(
+            self._popen, self._keeper = _start(
                 [*interpreter(), *_flags(), "-c", first_lines, MARK],
                 pass_fds=(*numbers, *share),
                 env=os.environ | (environment or {}),
@@ -188,7 +188,7 @@ class Process:
         try:
             self._channel.send(message)
         except ConnectionError:
-            raise self._died() from None
+            raise self._death_error() from None
 
     def receive(self, more_seconds: Callable[[], float] = forever) -> Any:
         """Wait for a message of the function, or for its Answer. Raises as `result` does."""
@@ -202,9 +202,9 @@ class Process:
         try:
             return self._channel.receive()
         except EOFError:
-            raise self._died() from None
+            raise self._death_error() from None
 
-    def _died(self) -> DiedError:
+    def _death_error(self) -> DiedError:
         """Return the error for a process that closed its end."""
         self._keeper.join(SECONDS_TO_END)
         self.kill()
@@ -226,7 +226,7 @@ class Process:
         self._channel.close()
 
 
-def _started(command: Sequence[str], **how: Any) -> tuple[subprocess.Popen[bytes], threading.Thread]:
+def _start(command: Sequence[str], **how: Any) -> tuple[subprocess.Popen[bytes], threading.Thread]:
     """Start a process from a thread that lives as long as the process.
 
     The system kills a child when the thread that started it ends, which must only happen when the whole program ends.
@@ -250,13 +250,13 @@ def _started(command: Sequence[str], **how: Any) -> tuple[subprocess.Popen[bytes
         keeper.start()
     except RuntimeError as error:
         raise OSError(errno.EAGAIN, str(error)) from error
-    found = started.get()
+    result = started.get()
     try:
-        if isinstance(found, Exception):
-            raise found
-        return found, keeper
+        if isinstance(result, Exception):
+            raise result
+        return result, keeper
     finally:
-        del found  # otherwise an error and this frame would keep each other alive
+        del result  # otherwise an error and this frame would keep each other alive
 
 
 def interpreter() -> list[str]:
@@ -300,7 +300,7 @@ def serve(descriptor: int, shared: int, parent: int, imports: str) -> None:
             except EOFError:
                 return
             except Exception as error:  # noqa: BLE001 (a call that cannot be read here)
-                answer = _pickled(Answer(None, error))
+                answer = _pickle(Answer(None, error))
             else:
                 _numbers[TAKEN] = True
                 if _numbers[MEMORY]:
@@ -314,7 +314,7 @@ def parent_channel() -> Channel:
     return _parent
 
 
-def on_progress() -> None:
+def count_progress() -> None:
     """Count one step of the running call, which extends its deadline."""
     _numbers[WORK] += 1
 
@@ -326,20 +326,20 @@ def cores() -> int:
 
 def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
     try:
-        return _pickled(Answer(function(*arguments), None))
+        return _pickle(Answer(function(*arguments), None))
     except Exception as error:  # noqa: BLE001 (raised again in the caller)
         error.add_note(traceback.format_exc())
-        return _pickled(Answer(None, error))
+        return _pickle(Answer(None, error))
 
 
-def _pickled(answer: Answer) -> bytes:
+def _pickle(answer: Answer) -> bytes:
     try:
         data = pickle.dumps(answer)
         pickle.loads(data)  # some exceptions are pickled and then cannot be made again
     except Exception as fault:  # noqa: BLE001 (whatever cannot be pickled)
-        told = RuntimeError(f"{answer.error!r} cannot be given back: {fault}")
-        told.add_note("".join(traceback.format_exception(answer.error)) if answer.error else "")
-        return pickle.dumps(Answer(None, told))
+        failure = RuntimeError(f"{answer.error!r} cannot be given back: {fault}")
+        failure.add_note("".join(traceback.format_exception(answer.error)) if answer.error else "")
+        return pickle.dumps(Answer(None, failure))
     return data
 
 

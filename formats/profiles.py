@@ -204,15 +204,15 @@ class EncoderProfile:
     threads_when_large: int = 1
     light_in_decimals: bool = False
 
-    def of_light(self, light: HdrMetadata) -> dict[str, str]:
+    def params_of_light(self, light: HdrMetadata) -> dict[str, str]:
         """Return the entries of `params` that carry HDR metadata in the stream; empty if the encoder cannot."""
         if self.light_params is None:
             return {}
         mastering, content = self.light_params
-        found = {}
+        params = {}
         if light.mastering is not None:
-            found[mastering] = light.mastering.in_decimals if self.light_in_decimals else light.mastering.in_units
-        return found | ({content: str(light.content)} if light.content is not None else {})
+            params[mastering] = light.mastering.in_decimals if self.light_in_decimals else light.mastering.in_units
+        return params | ({content: str(light.content)} if light.content is not None else {})
 
 
 X26X_PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")

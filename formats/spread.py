@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FRAMES_AT_ONCE = 2  # of one temporal patch of Qwen's vision models
 
 
-def sampled_count(num_frames: int, seconds: float, fps: float, *, min_frames: int, max_frames: int) -> int:
+def count_samples(num_frames: int, seconds: float, fps: float, *, min_frames: int, max_frames: int) -> int:
     """Return how many frames of a video are sampled.
 
     Args:
@@ -41,16 +41,16 @@ def sampled_count(num_frames: int, seconds: float, fps: float, *, min_frames: in
         min_frames: Least number of frames, as far as the video has them.
         max_frames: Largest number of frames.
     """
-    wanted = min(max(seconds * fps, rounded_up(min_frames)), rounded_down(max_frames), num_frames)
-    return max(1, rounded_down(wanted))
+    wanted = min(max(seconds * fps, round_up(min_frames)), round_down(max_frames), num_frames)
+    return max(1, round_down(wanted))
 
 
-def rounded_up(count: float) -> int:
+def round_up(count: float) -> int:
     """Return the next number of frames that can be taken at once."""
     return math.ceil(count / FRAMES_AT_ONCE) * FRAMES_AT_ONCE
 
 
-def rounded_down(count: float) -> int:
+def round_down(count: float) -> int:
     """Return the last number of frames that can be taken at once."""
     return math.floor(count / FRAMES_AT_ONCE) * FRAMES_AT_ONCE
 
@@ -72,7 +72,7 @@ def spread(num_frames: int, count: int) -> Numbers:
 
 
 def _qwen(num_frames: int, seconds: float, fps: float, least: int, most: int) -> Places:
-    return spread(num_frames, sampled_count(num_frames, seconds, fps, min_frames=least, max_frames=most))
+    return spread(num_frames, count_samples(num_frames, seconds, fps, min_frames=least, max_frames=most))
 
 
 def _linspace(begin: int, end: int, count: int) -> Places:
@@ -112,8 +112,8 @@ def _llava(num_frames: int, seconds: float, fps: float, least: int, most: int) -
     """LLaVA-Video (`process_video_with_decord` of LLaVA-NeXT): every round(rate / fps)-th frame; if these are too many, some of all."""
     import numpy as np
 
-    found = np.arange(0, num_frames, max(1, round(num_frames / seconds / fps)))
-    return found if len(found) <= most else _linspace(0, num_frames - 1, most)
+    numbers = np.arange(0, num_frames, max(1, round(num_frames / seconds / fps)))
+    return numbers if len(numbers) <= most else _linspace(0, num_frames - 1, most)
 
 
 def _llamafactory(num_frames: int, seconds: float, fps: float, least: int, most: int) -> Places:  # noqa: ARG001
@@ -131,7 +131,9 @@ RULES: dict[str, Callable[[int, float, float, int, int], Places]] = {
 }
 
 
-def sampled(rule: str, num_frames: int, seconds: float, fps: float, *, min_frames: int, max_frames: int) -> Numbers:
+def sample_frames(
+    rule: str, num_frames: int, seconds: float, fps: float, *, min_frames: int, max_frames: int
+) -> Numbers:
     """Return the numbers of the frames that a library samples, ascending.
 
     Args:
@@ -151,12 +153,12 @@ def sampled(rule: str, num_frames: int, seconds: float, fps: float, *, min_frame
 
 def most_frames(rule: str, max_frames: int) -> int:
     """Return the largest number of frames that a rule gives."""
-    return rounded_down(max_frames) if rule == "qwen" else max_frames
+    return round_down(max_frames) if rule == "qwen" else max_frames
 
 
 def are_possible(rule: str, min_frames: int, max_frames: int) -> bool:
     """Return whether there is a number of frames from `min_frames` to `max_frames` that a rule gives."""
-    return most_frames(rule, max_frames) >= (rounded_up(min_frames) if rule == "qwen" else min_frames)
+    return most_frames(rule, max_frames) >= (round_up(min_frames) if rule == "qwen" else min_frames)
 
 
 LONGEST = 200  # the longer side over the shorter one, from where on `smart_resize` refuses

@@ -13,7 +13,7 @@ import click
 
 from tests.bench import history
 from vidprep.formats.manifest.remarks import codes_described
-from vidprep.formats.manifest.row import ManifestRow, described
+from vidprep.formats.manifest.row import ManifestRow, columns_table
 from vidprep.formats.option import Declared, options_of
 from vidprep.transcode.cli._command import Command
 from vidprep.transcode.cli.main import main
@@ -107,7 +107,7 @@ def table() -> str:
 
 def columns() -> str:
     """Return docs/formats.md with the current tables of columns and codes."""
-    return _with_tables(COLUMNS, described(ManifestRow), codes_described())
+    return _with_tables(COLUMNS, columns_table(ManifestRow), codes_described())
 
 
 def figures() -> str:

@@ -26,7 +26,7 @@ def main() -> None:
     except OSError as error:  # of --help and --version, which click handles
         sys.stderr.write(f"vidprep: stdout: {error.strerror}\n")
         code = CANNOT_WRITE
-    sys.exit(_written(code))
+    sys.exit(_flush(code))
 
 
 def _end(number: int, _frame: object) -> None:
@@ -34,7 +34,7 @@ def _end(number: int, _frame: object) -> None:
     os._exit(128 + number)
 
 
-def _written(code: str | int | None) -> str | int | None:
+def _flush(code: str | int | None) -> str | int | None:
     """Flush stdout and return the exit code; report a failed flush once (Python would add its own message and exit 120)."""
     try:
         sys.stdout.flush()

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vidprep.formats.errors import DestinationError, StorageError, TakenOverError
-from vidprep.formats.manifest.row import ManifestRow, checked, row_of_line
+from vidprep.formats.manifest.row import ManifestRow, check_row, row_of_line
 from vidprep.formats.storage.local import open_unlinked
 from vidprep.formats.storage.remote import ObjectStorage
 from vidprep.formats.storage.untrusted import check_regular, open_regular
@@ -112,7 +112,7 @@ class Journal:
             check_regular(self.path)
             self._drop_torn_end()
             self._fd = open_unlinked(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        line = "".join(checked(row).as_journal_line() + "\n" for row in rows).encode()
+        line = "".join(check_row(row).as_journal_line() + "\n" for row in rows).encode()
         start, written = os.fstat(self._fd).st_size, 0
         try:
             while written < len(line):

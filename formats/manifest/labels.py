@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from vidprep.formats.errors import ManifestError, SourceError, count_of
-from vidprep.formats.manifest.row import shown
-from vidprep.formats.storage.untrusted import arrow_file, as_parquet, seal_footer
+from vidprep.formats.manifest.row import show
+from vidprep.formats.storage.untrusted import arrow_file, open_parquet, seal_footer
 
 LABELS = "labels"
 CLASS_LABEL, SPLIT_LABEL = "label", "split"
@@ -46,23 +46,23 @@ class Labels:
         """Position of each id in `ids`."""
         return {id_: place for place, id_ in enumerate(self.ids)}
 
-    def of(self, id_: str) -> dict[str, Any]:
+    def values_of(self, id_: str) -> dict[str, Any]:
         """Return the values of a unit by name; empty for an unknown unit."""
         place = self.places.get(id_)
         return {} if place is None else {name: value_of(array[place]) for name, array in self.columns.items()}
 
-    def taken(self, ids: Sequence[str]) -> Labels:
+    def select(self, ids: Sequence[str]) -> Labels:
         """Return the labels of these units, in this order; null for a unit without labels."""
         places = pa.array([self.places.get(id_) for id_ in ids], pa.int64())
         return replace(self, ids=ids, columns={name: array.take(places) for name, array in self.columns.items()})
 
-    def at(self, places: Any, ids: Sequence[str]) -> Labels:
+    def select_places(self, places: Any, ids: Sequence[str]) -> Labels:
         """Return the labels of the units at these positions, whose ids are `ids`."""
         return replace(
             self, ids=ids, columns={name: array.take(pa.array(places)) for name, array in self.columns.items()}
         )
 
-    def chosen(self, names: Iterable[str]) -> Labels:
+    def select_columns(self, names: Iterable[str]) -> Labels:
         """Return only these columns, as far as they exist."""
         return replace(self, columns={name: self.columns[name] for name in names if name in self.columns})
 
@@ -98,21 +98,21 @@ def labels_in(table: pa.Table, ids: Sequence[str] | None = None) -> Labels:
         ids: Ids of its rows; None means its column `id`.
     """
     rule = str(notes_of(table.schema).get("split_rule", ""))
-    found = Labels(table["id"].to_pylist() if ids is None else ids, {}, rule)
+    labels = Labels(table["id"].to_pylist() if ids is None else ids, {}, rule)
     if LABELS not in table.column_names:
-        return found
+        return labels
     column = table[LABELS].combine_chunks()
     struct = column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks else column
     if isinstance(struct, pa.ChunkedArray):
         struct = pa.array([], table.schema.field(LABELS).type)
     names = [struct.type.field(number).name for number in range(struct.type.num_fields)]
-    return replace(found, columns=dict(zip(names, struct.flatten(), strict=True)))
+    return replace(labels, columns=dict(zip(names, struct.flatten(), strict=True)))
 
 
 def read_labels(path: Path) -> Labels:
     """Read a file of `Labels.as_bytes`. Raises ManifestError."""
     try:
-        with arrow_file(path) as source, as_parquet(source, path) as file:
+        with arrow_file(path) as source, open_parquet(source, path) as file:
             return labels_in(file.read())
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError, MemoryError) as error:
         raise ManifestError(
@@ -122,17 +122,17 @@ def read_labels(path: Path) -> Labels:
 
 def notes_of(schema: pa.Schema) -> dict[str, Any]:
     """Return a file's metadata about labels: the rule of its splits, and its `classes` in the order of their numbers."""
-    found = json.loads((schema.metadata or {}).get(NOTES_KEY, b"{}"))
-    return found if isinstance(found, dict) else {}
+    notes = json.loads((schema.metadata or {}).get(NOTES_KEY, b"{}"))
+    return notes if isinstance(notes, dict) else {}
 
 
 def labels_of_dicts(ids: Sequence[str], values: Sequence[Mapping[str, Any]]) -> Labels:
     """Return labels from JSON of other tools. A label whose values have no common type becomes text."""
     names = dict.fromkeys(name for each in values for name in each)
-    return Labels(ids, {name: _inferred([each.get(name) for each in values]) for name in names})
+    return Labels(ids, {name: _infer([each.get(name) for each in values]) for name in names})
 
 
-def _inferred(values: list[Any]) -> pa.Array:
+def _infer(values: list[Any]) -> pa.Array:
     try:
         return storable(pa.array(values))
     except (pa.ArrowException, OverflowError, ValueError, TypeError, RecursionError):
@@ -148,7 +148,7 @@ def storable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
             array = pc.run_end_decode(array)
         if (plain := _plain_type(array.type)) != array.type:
             array = pa.array(values_of(array), plain)
-        kept = stored_schema(pa.schema([("x", array.type)])).field("x").type
+        kept = parquet_schema(pa.schema([("x", array.type)])).field("x").type
         return array if kept == array.type else array.cast(kept)
     except pa.ArrowException as error:
         raise ValueError(f"values of Arrow's type {array.type} cannot be stored in Parquet") from error
@@ -168,7 +168,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     return plain.get(str(kind), kind)
 
 
-def stored_schema(schema: pa.Schema) -> pa.Schema:
+def parquet_schema(schema: pa.Schema) -> pa.Schema:
     """Return a schema as Parquet returns it: it renames the items of lists and has no unit of seconds, for example."""
     file = io.BytesIO()
     pq.write_table(schema.empty_table(), file)
@@ -178,8 +178,8 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
 def values_of(array: pa.Array | pa.ChunkedArray) -> list[Any]:
     """Return an array as Python values; times with odd nanoseconds, which Python lacks, as NumPy values."""
     try:
-        found: list[Any] = array.to_pylist()
-        return found
+        values: list[Any] = array.to_pylist()
+        return values
     except ValueError:
         return [value_of(scalar) for scalar in array]
 
@@ -198,28 +198,28 @@ def value_of(scalar: pa.Scalar) -> Any:
         return (datetime64 if pa.types.is_timestamp(scalar.type) else timedelta64)(scalar.value, "ns")
 
 
-def joined(several: Sequence[Labels]) -> Labels:
+def concatenate(several: Sequence[Labels]) -> Labels:
     """Concatenate labels. If a label has types without a common type, such as 3 and "walk", its values become text."""
     ids = [id_ for each in several for id_ in each.ids]
     names = dict.fromkeys(name for each in several for name in each.columns)
     columns = {}
     for name in names:
         arrays = [each.columns.get(name, pa.nulls(len(each.ids))) for each in several]
-        columns[name] = _concatenated(arrays)
+        columns[name] = _concatenate(arrays)
     rules = [each.split_rule for each in several if each.split_rule]
     return Labels(ids, columns, rules[-1] if rules else "")
 
 
-def _concatenated(arrays: list[pa.Array]) -> pa.Array:
+def _concatenate(arrays: list[pa.Array]) -> pa.Array:
     tables = [pa.table({"x": array}) for array in arrays]
     try:
         column = pa.concat_tables(tables, promote_options="permissive")["x"].combine_chunks()
     except pa.ArrowException:
-        column = pa.chunked_array([_as_text(array) for array in arrays], pa.string()).combine_chunks()
+        column = pa.chunked_array([_convert_to_text(array) for array in arrays], pa.string()).combine_chunks()
     return pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
 
 
-def _as_text(array: pa.Array) -> pa.Array:
+def _convert_to_text(array: pa.Array) -> pa.Array:
     try:
         return array.cast(pa.string())
     except pa.ArrowException:
@@ -230,22 +230,22 @@ def _text(value: object) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else str(value)
     except (TypeError, ValueError, RecursionError):
-        text = shown(value)
+        text = show(value)
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def updated(kept: Labels, given: Labels, ids: Sequence[str]) -> Labels:
+def update(kept: Labels, given: Labels, ids: Sequence[str]) -> Labels:
     """Return the labels of these units: given ones for units that have them, else the existing ones."""
-    old = kept.taken([id_ for id_ in ids if id_ not in given.places])
-    new = given.taken([id_ for id_ in ids if id_ in given.places])
+    old = kept.select([id_ for id_ in ids if id_ not in given.places])
+    new = given.select([id_ for id_ in ids if id_ in given.places])
     if not old.ids:
         return new
-    both = old if not new.ids else joined([old, new])
+    both = old if not new.ids else concatenate([old, new])
     said = given if new.ids else kept
-    return replace(both.taken(ids), split_rule=said.split_rule)
+    return replace(both.select(ids), split_rule=said.split_rule)
 
 
-def fitted(given: Labels, kept: Labels) -> Labels:
+def fit(given: Labels, kept: Labels) -> Labels:
     """Convert given labels to the types of their columns together with other units: 3 beside "walk" becomes "3".
 
     Raises:
@@ -253,14 +253,14 @@ def fitted(given: Labels, kept: Labels) -> Labels:
     """
     columns = dict(given.columns)
     for name in columns.keys() & kept.columns.keys():
-        stays = kept.chosen([name])
-        both = joined([stays, given.chosen([name])])
+        stays = kept.select_columns([name])
+        both = concatenate([stays, given.select_columns([name])])
         columns[name] = both.columns[name].slice(len(kept.ids))
         values = zip(values_of(stays.columns[name]), values_of(both.columns[name].slice(0, len(kept.ids))), strict=True)
         pairs = [pair for pair in values if pair[0] is not None]
         if any(one != other and repr(one) != repr(other) for one, other in pairs):
             raise SourceError(
-                f"label {shown(name)}: values here are of type {given.columns[name].type}, such as {_example(given.columns[name])}, and "
+                f"label {show(name)}: values here are of type {given.columns[name].type}, such as {_example(given.columns[name])}, and "
                 f"those of {count_of(len(pairs), 'video')} not listed here of type {stays.columns[name].type}; change the table, "
                 "list those videos too, or leave the column out with --labels"
             )
@@ -268,13 +268,13 @@ def fitted(given: Labels, kept: Labels) -> Labels:
 
 
 def _example(array: pa.Array) -> str:
-    return next((shown(value) for value in values_of(array) if value is not None), "nothing")
+    return next((show(value) for value in values_of(array) if value is not None), "nothing")
 
 
 def differing(one: Labels, other: Labels) -> list[str]:
     """Return the units of both whose labels differ. A null label counts as missing."""
     ids = [id_ for id_ in one.ids if id_ in other.places]
-    first, second = one.taken(ids), other.taken(ids)
+    first, second = one.select(ids), other.select(ids)
     changed: set[int] = set()
     for name in {*first.columns, *second.columns}:
         a, b = first.columns.get(name), second.columns.get(name)

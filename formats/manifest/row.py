@@ -44,7 +44,7 @@ def kinds_of(row: Any) -> dict[str, str]:
     Raises:
         TypeError: A field declares no column type, or one that contradicts its Python type.
     """
-    found = {}
+    kinds = {}
     for each in fields(row):
         if each.name in NO_COLUMNS:
             continue
@@ -55,11 +55,11 @@ def kinds_of(row: Any) -> dict[str, str]:
             raise TypeError(
                 f"{each.name}: {each.type} has metadata {dict(each.metadata)}; give column(Arrow's type, what it holds)"
             )
-        found[each.name] = kind
-    return found
+        kinds[each.name] = kind
+    return kinds
 
 
-def described(row: Any) -> str:
+def columns_table(row: Any) -> str:
     """Return the columns as a Markdown table, with columns of one meaning in one line."""
     lines = ["| column | type | meaning |", "| --- | --- | --- |"]
     each_field = [each for each in fields(row) if each.name not in NO_COLUMNS]
@@ -120,7 +120,7 @@ def _is_double(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= EXACT_DOUBLE
 
 
-def shown(value: object) -> str:
+def show(value: object) -> str:
     """Return any value for a message: short, and without control characters."""
     try:
         text = reprlib.repr(value)
@@ -287,7 +287,7 @@ class ManifestRow:
     labels: dict[str, Any] = field(default_factory=dict)
     packets: StoredPackets | None = None
 
-    def recorded(self, added: Recorded) -> ManifestRow:
+    def record(self, added: Recorded) -> ManifestRow:
         """Return the row with what the run adds to it."""
         return replace(
             self, **{name: value for name in Recorded.__slots__ if (value := getattr(added, name)) is not None}
@@ -351,14 +351,14 @@ class ManifestRow:
 
     def as_json(self) -> str:
         """Return one line of JSON; infinity is "inf", since JSON has no number for it."""
-        values = {name: _to_json(value) for name, value in self.as_dict().items()}
+        values = {name: _encode_json(value) for name, value in self.as_dict().items()}
         return json.dumps(values | {"labels": json_value(self.labels)}, ensure_ascii=False, default=str)
 
     def as_journal_line(self) -> str:
         """Return the row as JSON without labels, which are stored once per run (formats/manifest/labels.py)."""
-        values = {name: _to_json(getattr(self, name)) for name in COLUMN_NAMES}
+        values = {name: _encode_json(getattr(self, name)) for name in COLUMN_NAMES}
         if self.packets is not None:
-            values["packets"] = [_to_base64(self.packets.extradata), _to_base64(self.packets.packets or b"")]
+            values["packets"] = [_encode_base64(self.packets.extradata), _encode_base64(self.packets.packets or b"")]
         return json.dumps(values, ensure_ascii=False)
 
 
@@ -374,7 +374,7 @@ LABEL_PREFIX = "label_"  # version 0.1.0 stored labels among the columns, with t
 REMOVED = "removed"  # the status of a line of the journal that takes a row away
 
 
-def escaped_label(name: str, taken: Container[str]) -> str:
+def escape_label(name: str, taken: Container[str]) -> str:
     """Return the column of a label: its name, with one more prefix `label_` if the name without prefixes is taken. Columns
     are unique.
     """
@@ -384,13 +384,13 @@ def escaped_label(name: str, taken: Container[str]) -> str:
     return LABEL_PREFIX + name if bare in taken else name
 
 
-def unescaped_label(column: str, taken: Container[str]) -> str:
+def unescape_label(column: str, taken: Container[str]) -> str:
     """Return the label that a column holds."""
     name = column.removeprefix(LABEL_PREFIX)
-    return name if name != column and escaped_label(name, taken) == column else column
+    return name if name != column and escape_label(name, taken) == column else column
 
 
-def removed(row: ManifestRow, run: int) -> ManifestRow:
+def removal_row(row: ManifestRow, run: int) -> ManifestRow:
     """Return a row for the journal that removes this row and its output from the manifest."""
     return ManifestRow(row.id, row.file_name, row.source, status=REMOVED, run=run)
 
@@ -400,11 +400,11 @@ def unfit_value(row: ManifestRow) -> str | None:
     for name, fits in _CHECKS.items():
         value = getattr(row, name)
         if (value is not None or name in _NEVER_NONE) and not fits(value):
-            return f"{name} is {shown(value)}; expected {_words(name)}"
+            return f"{name} is {show(value)}; expected {_words(name)}"
     if row.ok and row.offset is not None:
         for name in ("frame_sizes", "frame_crc32") if row.keyframes is None else ():  # null for a video in a shard
             if len(getattr(row, name) or ()) != row.num_frames:
-                return f"{name} is {shown(getattr(row, name))}, and num_frames is {row.num_frames}"
+                return f"{name} is {show(getattr(row, name))}, and num_frames is {row.num_frames}"
         if row.stored_bytes is None:
             return "it has an offset and no stored_bytes"
     return None
@@ -418,7 +418,7 @@ def _words(name: str) -> str:
     return " ".join([COLUMNS[name], *(within if "int" in COLUMNS[name] else [])])
 
 
-def checked(row: ManifestRow) -> ManifestRow:
+def check_row(row: ManifestRow) -> ManifestRow:
     """Return the row if its columns can hold it; else a failed row that names the invalid value."""
     fault = unfit_value(row)
     return row if fault is None else unwritable(row, fault)
@@ -429,16 +429,16 @@ def unwritable(row: ManifestRow, why: str) -> ManifestRow:
     kept = {name: getattr(row, name) for name, fits in _CHECKS.items() if fits(getattr(row, name))}
     if not {"warnings", "warning_codes"} <= kept.keys():  # one is useless without the other
         kept |= {"warnings": [], "warning_codes": []}
-    named = {name: shown(getattr(row, name)) for name in ("id", "file_name", "source")} | kept
+    named = {name: show(getattr(row, name)) for name in ("id", "file_name", "source")} | kept
     failed = {"status": "failed", "stage": "manifest", "error": ManifestError.__name__, "message": why}
     return ManifestRow(**(named | failed))
 
 
-def _to_json(value: Any) -> Any:
+def _encode_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, list) and value and isinstance(value[0], float):
-        return [_to_json(item) for item in value]
+        return [_encode_json(item) for item in value]
     return value
 
 
@@ -448,7 +448,7 @@ def json_value(value: Any) -> Any:
         return {str(key): json_value(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [json_value(each) for each in value]
-    return _to_json(value)
+    return _encode_json(value)
 
 
 def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
@@ -472,18 +472,18 @@ def row_from_dict(values: Mapping[str, Any]) -> ManifestRow:
     _check_identity(known)
     row = ManifestRow(**known)
     if values.get("packets") is not None:
-        extradata, packets = map(_from_base64, values["packets"])
+        extradata, packets = map(_decode_base64, values["packets"])
         row.packets = StoredPackets(extradata, packets or None)
     if (fault := unfit_value(row)) is not None:
         raise ValueError(fault)
     return row
 
 
-def _to_base64(data: bytes) -> str:
+def _encode_base64(data: bytes) -> str:
     return binascii.b2a_base64(data, newline=False).decode()
 
 
-def _from_base64(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     return binascii.a2b_base64(text, strict_mode=True)
 
 

@@ -30,15 +30,15 @@ from vidprep.formats.manifest.row import (
     REMOVED,
     REQUIRED,
     ManifestRow as ManifestRow,
-    checked,
+    check_row,
     row_from_dict as row_from_dict,
-    shown,
-    unescaped_label,
+    show,
+    unescape_label,
     unwritable,
 )
 from vidprep.formats.storage.base import is_url
 from vidprep.formats.storage.local import replacing
-from vidprep.formats.storage.untrusted import arrow_file, as_parquet, read_json, seal_footer
+from vidprep.formats.storage.untrusted import arrow_file, open_parquet, read_json, seal_footer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,19 +75,19 @@ def read_table(destination: Path, columns: list[str] | None = None, only: Path |
     paths = manifest_paths(destination) if only is None else [only] if only.exists() else []
     if not paths:
         return None
-    asked = columns if columns is None or len(paths) < 2 else list(dict.fromkeys([*columns, *RANK_COLUMNS]))
+    wanted = columns if columns is None or len(paths) < 2 else list(dict.fromkeys([*columns, *RANK_COLUMNS]))
     tables = []
     for path in paths:
-        with _opened(path) as file:
-            tables.append(_conformed(_read(file, asked)))
+        with _open(path) as file:
+            tables.append(_conform(_read(file, wanted)))
             if "file_name" in tables[-1].column_names:
                 _check_names(tables[-1]["file_name"])
     if len(tables) == 1:
         return tables[0]
     import pyarrow as pa
 
-    table = _concatenated(tables, destination)
-    table = with_columns(table, RANK_COLUMNS)
+    table = _concatenate(tables, destination)
+    table = add_columns(table, RANK_COLUMNS)
     ids, runs = (table[name].to_pylist() for name in RANK_COLUMNS)
     best: dict[str, int] = {}
     for number, id_ in enumerate(ids):
@@ -114,7 +114,7 @@ def read_rows(destination: Path, kind: type[Columns], only: Path | None = None) 
 
 def rows_of(table: pa.Table, kind: type[Columns]) -> Iterator[Columns]:
     """Return the rows of a table as `kind`, a NamedTuple of column names. Raises KeyError for an unknown column."""
-    table = with_columns(table, kind._fields)
+    table = add_columns(table, kind._fields)
     columns = (table[name].to_pylist() for name in kind._fields)
     return map(kind._make, zip(*columns, strict=True))
 
@@ -136,15 +136,15 @@ def _read(file: pq.ParquetFile, columns: list[str] | None) -> pa.Table:
         return file.read(columns=columns)
     table = file.read(columns=None if columns is None else [*columns, *others])
     arrays = [pa.concat_arrays(table[name].chunks) if table[name].num_chunks else pa.nulls(0) for name in others]
-    struct = pa.StructArray.from_arrays(arrays, names=[unescaped_label(name, COLUMNS) for name in others])
+    struct = pa.StructArray.from_arrays(arrays, names=[unescape_label(name, COLUMNS) for name in others])
     return table.drop_columns(others).append_column(LABELS, struct)
 
 
-def _concatenated(tables: list[pa.Table], destination: Path) -> pa.Table:
+def _concatenate(tables: list[pa.Table], destination: Path) -> pa.Table:
     """Return all rows of several manifests. Raises ManifestError."""
     import pyarrow as pa
 
-    from vidprep.formats.manifest.labels import joined, labels_in
+    from vidprep.formats.manifest.labels import concatenate, labels_in
 
     facts = [table.drop_columns([LABELS]) if LABELS in table.column_names else table for table in tables]
     try:
@@ -153,7 +153,7 @@ def _concatenated(tables: list[pa.Table], destination: Path) -> pa.Table:
         raise ManifestError(f"its parts do not fit together ({error})", path=destination) from error
     if not any(LABELS in each.column_names for each in tables):
         return table
-    struct = joined([labels_in(each) for each in tables]).struct()
+    struct = concatenate([labels_in(each) for each in tables]).struct()
     return table if struct is None else table.append_column(LABELS, struct)
 
 
@@ -205,7 +205,7 @@ def _check_names(names: pa.Array | pa.ChunkedArray) -> None:
         raise ValueError(OUTSIDE_MESSAGE % names.filter(outside)[0].as_py())
 
 
-def _conformed(table: pa.Table) -> pa.Table:
+def _conform(table: pa.Table) -> pa.Table:
     """Convert the manifest's own columns to their types. Raises ValueError, TypeError for values that do not fit."""
     for column in arrow_schema():
         if column.name not in table.column_names:
@@ -239,7 +239,7 @@ def _out_of_bounds(values: pa.ChunkedArray, low: int | None, high: int | None) -
     return most if high is not None and most is not None and most > high else None
 
 
-def with_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
+def add_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
     """Add missing columns of the manifest, as null: older manifests have fewer."""
     import pyarrow as pa
 
@@ -259,7 +259,7 @@ def _rows_of(path: Path, only: Collection[str] | None) -> Iterator[ManifestRow]:
 
     from vidprep.formats.manifest.labels import labels_in
 
-    with _opened(path) as file:
+    with _open(path) as file:
         batches = file.iter_batches(batch_size=ROWS_AT_A_TIME, use_threads=False)
         is_old = bool(_labels_among_columns(file.schema_arrow))
         wanted = None if only is None else pa.array(only, pa.string())
@@ -271,7 +271,7 @@ def _rows_of(path: Path, only: Collection[str] | None) -> Iterator[ManifestRow]:
             facts = chosen.drop_columns([LABELS]) if LABELS in chosen.column_names else chosen
             for values, id_ in zip(facts.to_pylist(), labels.ids, strict=True):
                 row = row_from_dict(values)
-                row.labels = labels.of(id_)
+                row.labels = labels.values_of(id_)
                 yield row
         if count != file.metadata.num_rows:  # for a damaged column pyarrow returns the rows that all columns have
             raise ValueError(f"{count} of its {file.metadata.num_rows} rows can be read")
@@ -292,9 +292,9 @@ def class_names(destination: Path) -> list[str] | None:
     from vidprep.formats.manifest.labels import notes_of
 
     for path in manifest_paths(destination):
-        with _opened(path) as file:
-            if (found := notes_of(file.schema_arrow).get("classes")) is not None:
-                return [str(name) for name in found]
+        with _open(path) as file:
+            if (names := notes_of(file.schema_arrow).get("classes")) is not None:
+                return [str(name) for name in names]
     if (path := destination / CLASSES_NAME).is_file():
         try:
             numbers = {name: int(number) for name, number in read_json(path).items()}
@@ -305,11 +305,11 @@ def class_names(destination: Path) -> list[str] | None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+def _open(path: Path) -> Iterator[pq.ParquetFile]:
     import pyarrow as pa
 
     try:
-        with arrow_file(path) as source, as_parquet(source, path) as file:
+        with arrow_file(path) as source, open_parquet(source, path) as file:
             names = file.schema_arrow.names
             stated = (file.schema_arrow.metadata or {}).get(COLUMNS_KEY)
             if (stated is not None and stated != columns_checksum(file.schema_arrow)) or len({*names}) < len(names):
@@ -327,7 +327,7 @@ def fence_of(path: Path) -> int:
     """Return the number of the lease under which a manifest was written; 0 if it is missing or unknown."""
     if not path.exists():
         return 0
-    with _opened(path) as file:
+    with _open(path) as file:
         written = (file.schema_arrow.metadata or {}).get(FENCE_KEY, b"")
     return int(written) if re.fullmatch(rb"\d{1,15}", written) else 0
 
@@ -367,8 +367,8 @@ def write_rows(
         classes_of,
         labels_in,
         labels_of_dicts,
-        stored_schema,
-        updated,
+        parquet_schema,
+        update,
     )
 
     before = Labels(()) if kept is None else labels_in(kept)
@@ -376,7 +376,7 @@ def write_rows(
     if LABELS in tables[0].column_names:
         tables = [tables[0].drop_columns([LABELS])]
     newest = _newest_of(tables[0])
-    given, count, removed = map(checked, rows), len(tables[0]), set()
+    given, count, removed = map(check_row, rows), len(tables[0]), set()
     of_rows: dict[str, dict[str, Any]] = {}
     while batch := list(islice(given, ROWS_AT_A_TIME)):
         tables += _tables_of(batch)
@@ -388,17 +388,17 @@ def write_rows(
                 of_rows[row.id] = row.labels
         count += len(batch)
     ids = sorted(id_ for id_, (_, number) in newest.items() if number not in removed)
-    table = _joined(tables, path).take(pa.array([newest[id_][1] for id_ in ids], pa.int64()))
+    table = _join(tables, path).take(pa.array([newest[id_][1] for id_ in ids], pa.int64()))
     if labels is None:
         of_dicts = labels_of_dicts(list(of_rows), list(of_rows.values())) if of_rows else Labels(())
         labels = replace(of_dicts, split_rule=before.split_rule)
-    found = updated(before, labels, ids)
-    if (struct := found.struct()) is not None:
+    updated = update(before, labels, ids)
+    if (struct := updated.struct()) is not None:
         table = table.append_column(LABELS, struct)
-    notes = found.notes() | {"classes": classes_of(found) if classes is None else list(classes)}
+    notes = updated.notes() | {"classes": classes_of(updated) if classes is None else list(classes)}
     table = table.replace_schema_metadata(
         {
-            COLUMNS_KEY: columns_checksum(stored_schema(table.schema)),
+            COLUMNS_KEY: columns_checksum(parquet_schema(table.schema)),
             FENCE_KEY: str(fence).encode(),
             LABEL_NOTES_KEY: json.dumps(notes, ensure_ascii=False).encode(),
         }
@@ -414,7 +414,7 @@ def write_rows(
 
 def _newest_of(table: pa.Table) -> dict[str, tuple[int, int]]:
     """Return the run and the place of each id; a later row of one id counts."""
-    ids_and_runs = (with_columns(table, RANK_COLUMNS)[name].to_pylist() for name in RANK_COLUMNS)
+    ids_and_runs = (add_columns(table, RANK_COLUMNS)[name].to_pylist() for name in RANK_COLUMNS)
     return {id_: (run or 0, number) for number, (id_, run) in enumerate(zip(*ids_and_runs, strict=True))}
 
 
@@ -429,7 +429,7 @@ def _tables_of(rows: list[ManifestRow]) -> list[pa.Table]:
             half = len(rows) // 2
             return _tables_of(rows[:half]) + _tables_of(rows[half:])
         bare = ManifestRow(rows[0].id, rows[0].file_name, rows[0].source)
-        return [_table_of([unwritable(bare, f"its row cannot be written: {shown(str(error))}")])]
+        return [_table_of([unwritable(bare, f"its row cannot be written: {show(str(error))}")])]
 
 
 def _table_of(rows: list[ManifestRow]) -> pa.Table:
@@ -446,7 +446,7 @@ def _table_of(rows: list[ManifestRow]) -> pa.Table:
     )
 
 
-def _joined(tables: list[pa.Table], path: Path) -> pa.Table:
+def _join(tables: list[pa.Table], path: Path) -> pa.Table:
     import pyarrow as pa
 
     try:

@@ -49,7 +49,7 @@ class FoundOptions(NamedTuple):
     has_credentials: bool
 
 
-def with_credentials(url: str, options: Mapping[str, Any]) -> FoundOptions:
+def add_credentials(url: str, options: Mapping[str, Any]) -> FoundOptions:
     """Return options for obstore, with what the files of AWS's tools add for an S3 URL.
 
     Args:
@@ -64,14 +64,14 @@ def with_credentials(url: str, options: Mapping[str, Any]) -> FoundOptions:
     if protocol in ("s3", "s3a"):
         given = {name.removeprefix("aws_") for name in made}
         if not given & OF_OPTIONS and not any(os.environ.get(name) for name in OF_ENVIRONMENT):
-            made = _of_files() | made
+            made = _read_profile() | made
             has_credentials = "access_key_id" in made or "credential_provider" in made
         elif "endpoint" not in given and "AWS_ENDPOINT_URL" not in os.environ and "AWS_ENDPOINT" not in os.environ:
-            made |= {name: value for name, value in _of_files().items() if name == "endpoint"}
-    return FoundOptions(_with_http(url, made), has_credentials)
+            made |= {name: value for name, value in _read_profile().items() if name == "endpoint"}
+    return FoundOptions(_add_http(url, made), has_credentials)
 
 
-def _with_http(url: str, options: dict[str, Any]) -> dict[str, Any]:
+def _add_http(url: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return options that allow HTTP without TLS where that was asked for, or is what the URL or the endpoint says."""
     endpoint = str(options.get("endpoint") or options.get("aws_endpoint") or os.environ.get("AWS_ENDPOINT_URL") or "")
     # An option of the connection, which obstore refuses among those of the store, or panics.
@@ -81,7 +81,7 @@ def _with_http(url: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _of_files() -> dict[str, Any]:
+def _read_profile() -> dict[str, Any]:
     """Return what the configuration files of AWS's tools say for the profile in use."""
     profile, values = os.environ.get("AWS_PROFILE", "default"), dict[str, str]()
     places = (

@@ -39,14 +39,14 @@ class PieceFiles:
         self._noted: dict[Path, float] = {}
         self._left = self._until_measured = 0  # measured at the first write
 
-    def _measured(self) -> int:
+    def _measure_room(self) -> int:
         """Return how many bytes may be written. Raises OSError."""
         files = list[tuple[float, int, str]]()
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
-                    about = entry.stat()
-                    files.append((about.st_mtime, about.st_blocks * DISK_BLOCK, entry.path))
+                    status = entry.stat()
+                    files.append((status.st_mtime, status.st_blocks * DISK_BLOCK, entry.path))
         left = self._limit_bytes - sum(size for _, size, _ in files)
         for last_use, size, path in sorted(files):
             if left > 0 or time.time() - last_use < UNUSED_SECONDS:
@@ -96,7 +96,7 @@ class PieceFiles:
         with self._lock, suppress(OSError):
             if self._until_measured <= 0:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._left, self._until_measured = self._measured(), MEASURED_BYTES
+                self._left, self._until_measured = self._measure_room(), MEASURED_BYTES
             if self._left < len(data):
                 return
             self._left -= len(data)

@@ -49,15 +49,15 @@ class _Connection:
 
     def _answer(self, method: str, arguments: tuple[Any, ...]) -> None:
         try:
-            found = None
+            answer = None
             if method == "use":
                 self._reader = RangeReader(*arguments)
             else:
-                found = getattr(self._opened, method)(*arguments)
+                answer = getattr(self._opened, method)(*arguments)
         except Exception as error:  # noqa: BLE001 (raised where it was asked for)
             self._channel.send((None, _portable(error)))
         else:
-            self._channel.send((found, None))
+            self._channel.send((answer, None))
 
     def _announce(self, done: int, wanted: Sequence[Wanted]) -> None:
         with suppress(StorageError):  # raised when it is read

@@ -117,7 +117,7 @@ def is_url(text: str) -> bool:
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text) is not None
 
 
-def normalized(url: str) -> str:
+def normalize(url: str) -> str:
     """Return a URL with its protocol in lower case."""
     protocol, separator, rest = url.partition("://")
     return protocol.lower() + separator + rest
@@ -128,12 +128,10 @@ def check_no_password(url: str) -> None:
     message hides both.
     """
     if USER_INFO.search(url):
-        raise SettingsError(
-            f"{without_password(url)} holds a user name or password; give credentials by the environment"
-        )
+        raise SettingsError(f"{hide_password(url)} holds a user name or password; give credentials by the environment")
 
 
-def without_password(url: str) -> str:
+def hide_password(url: str) -> str:
     """Return a URL without user name and password."""
     return USER_INFO.sub("…@", url)
 

@@ -56,7 +56,7 @@ class BeladyCache(Generic[Key, Value]):
         """Return the position of the next announced use; NEVER without one."""
         return self._uses[key][0] if key in self._uses else NEVER
 
-    def passed(self, key: Key, position: int) -> None:
+    def forget_until(self, key: Key, position: int) -> None:
         """Forget announced uses up to a position, whether or not they happened."""
         uses = self._uses.get(key)
         if not uses or uses[0] > position:
@@ -75,11 +75,11 @@ class BeladyCache(Generic[Key, Value]):
             uses.popleft()
             if not uses:
                 del self._uses[key]
-        found = self._kept.get(key)
-        if found is None:
+        kept = self._kept.get(key)
+        if kept is None:
             return None
         self._rank(key)
-        return found[0]
+        return kept[0]
 
     def offer(self, key: Key, value: Any, size: int, made: Callable[[Any], Value]) -> None:
         """Keep a value, unless others are needed sooner.
@@ -131,7 +131,7 @@ class BeladyCache(Generic[Key, Value]):
         while self._farthest:
             due, key = self._farthest[0]
             if self._next.get(key) == -due:
-                found: Key = key
-                return found
+                farthest: Key = key
+                return farthest
             heapq.heappop(self._farthest)
         return None

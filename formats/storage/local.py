@@ -44,9 +44,9 @@ def open_unlinked(path: str | os.PathLike[str], flags: int) -> int:
         if error.errno in (errno.EISDIR, errno.ENXIO):
             raise DestinationError(NOT_REGULAR, path=os.fspath(path)) from error
         raise
-    found = os.fstat(number)
-    is_shared = flags & (os.O_WRONLY | os.O_RDWR) and found.st_nlink > 1
-    if stat.S_ISREG(found.st_mode) and not is_shared:
+    status = os.fstat(number)
+    is_shared = flags & (os.O_WRONLY | os.O_RDWR) and status.st_nlink > 1
+    if stat.S_ISREG(status.st_mode) and not is_shared:
         return number
     os.close(number)
     raise DestinationError(HAS_OTHER_NAMES if is_shared else NOT_REGULAR, path=os.fspath(path))
@@ -183,7 +183,7 @@ class LocalStorage:
         return path if os.path.lexists(path) else None
 
     def list(self, wanted: Callable[[str], bool], folder: str = "") -> dict[str, int]:
-        found = {}
+        states = {}
         try:
             names = os.listdir(self.root / folder)  # noqa: PTH208
         except (FileNotFoundError, NotADirectoryError):
@@ -194,8 +194,8 @@ class LocalStorage:
                 size = path.lstat().st_size
                 if not is_regular(path):
                     raise DestinationError(IS_A_LINK if path.is_symlink() else NOT_REGULAR, path=path)
-                found[name] = size
-        return found
+                states[name] = size
+        return states
 
     def folders(self, folder: str) -> tuple[str, ...]:
         try:
@@ -295,7 +295,7 @@ class LocalStorage:
 
 def file_system_of(folder: Path) -> str:
     """Return the type of a folder's file system; "" if the system does not tell."""
-    path, found = os.path.realpath(folder), ("", "")
+    path, best = os.path.realpath(folder), ("", "")
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:
@@ -303,9 +303,9 @@ def file_system_of(folder: Path) -> str:
     for line in lines:  # the last of those mounted on one place is the one that is seen
         before, _, after = line.partition(" - ")
         place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), before.split()[4])
-        if (path == place or path.startswith(place.rstrip("/") + "/")) and len(place) >= len(found[0]):
-            found = place, after.split()[0]
-    return found[1]
+        if (path == place or path.startswith(place.rstrip("/") + "/")) and len(place) >= len(best[0]):
+            best = place, after.split()[0]
+    return best[1]
 
 
 @contextmanager
@@ -352,7 +352,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sampled_digest(path: Path) -> str:
+def digest_samples(path: Path) -> str:
     """Return a digest that distinguishes files of equal size without reading them completely. Raises OSError.
 
     It is the SHA-256, in hexadecimal, of SAMPLES pieces spread evenly from the first byte to the last.

@@ -23,24 +23,24 @@ class MemoryConnection:
 
     def read(self, name: str, runs: Sequence[Run], buffers: Sequence[memoryview] | None) -> list[memoryview]:
         data = memoryview(self._content(name))
-        found = [data[run.offset : run.offset + run.size] for run in runs]
-        if any(len(part) < run.size for part, run in zip(found, runs, strict=True)):
-            raise StorageError(f"ends at byte {len(data)}", path=self._place.shown(name))
-        for buffer, part in zip(buffers or (), found, strict=False):
+        pieces = [data[run.offset : run.offset + run.size] for run in runs]
+        if any(len(part) < run.size for part, run in zip(pieces, runs, strict=True)):
+            raise StorageError(f"ends at byte {len(data)}", path=self._place.show(name))
+        for buffer, part in zip(buffers or (), pieces, strict=False):
             buffer[:] = part
         size = sum(run.size for run in runs)
         self._counts = RangeCounts(
             self._counts.requests + len(runs), 0, self._counts.fetched_bytes + size, self._counts.read_bytes + size
         )
-        return found if buffers is None else list(buffers)
+        return pieces if buffers is None else list(buffers)
 
     def _content(self, name: str) -> bytes:
         try:
-            data: bytes = self._files.cat_file(self._place.shown(name))
+            data: bytes = self._files.cat_file(self._place.show(name))
         except FileNotFoundError as error:
             raise StorageError(
                 "is not there; memory:// is known only to the process that wrote it, and to its forks",
-                path=self._place.shown(name),
+                path=self._place.show(name),
             ) from error
         return data
 
@@ -49,18 +49,18 @@ class MemoryConnection:
 
     def stat(self, name: str) -> RemoteObject | None:
         try:
-            about = self._files.info(self._place.shown(name))
+            info = self._files.info(self._place.show(name))
         except FileNotFoundError:
             return None
-        return RemoteObject(int(about["size"]), str(about.get("created")))
+        return RemoteObject(int(info["size"]), str(info.get("created")))
 
     def fetch(self, names: Sequence[str], folder: Path) -> dict[str, RemoteObject]:
-        found = {name: about for name in names if (about := self.stat(name)) is not None}
-        for name in found:
+        objects = {name: remote for name in names if (remote := self.stat(name)) is not None}
+        for name in objects:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(self._content(name))
-        return found
+        return objects
 
     def counts(self) -> RangeCounts:
         return self._counts

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from vidprep.formats.errors import STOPPED_CODE, SettingsError, StorageError, in_bytes
-from vidprep.formats.storage._credentials import with_credentials
+from vidprep.formats.errors import STOPPED_CODE, SettingsError, StorageError, format_bytes
+from vidprep.formats.storage._credentials import add_credentials
 from vidprep.formats.storage._piece_files import PieceFiles
-from vidprep.formats.storage.base import without_password
+from vidprep.formats.storage.base import hide_password
 from vidprep.formats.storage.belady import NEVER, BeladyCache
 from vidprep.formats.storage.ranges import (
     Piece,
@@ -101,12 +101,12 @@ class _Place:
     def __init__(self, about: RangePlace) -> None:
         # A reader that is freed takes the lock, and it may be freed by a garbage collection in a thread that has it.
         self._about, self._lock, self._signing = about, threading.RLock(), threading.Lock()
-        found = with_credentials(about.url, about.options)
+        access = add_credentials(about.url, about.options)
         # A bucket may be public, or the machine may have credentials; asking for those takes long where there are none.
-        self._signed = None if found.has_credentials else found.options
-        self._hint = "" if found.has_credentials else "; no credentials are in the environment or in ~/.aws"
-        self._store = _opened(
-            about, found.options if found.has_credentials else {**found.options, "skip_signature": True}
+        self._signed = None if access.has_credentials else access.options
+        self._hint = "" if access.has_credentials else "; no credentials are in the environment or in ~/.aws"
+        self._store = _open_store(
+            about, access.options if access.has_credentials else {**access.options, "skip_signature": True}
         )
         self._pool = ThreadPoolExecutor(REQUESTS_AT_ONCE)
         self._tags: dict[str, str] = {}
@@ -125,14 +125,14 @@ class _Place:
 
     def announce(self, wanted: Sequence[Wanted]) -> list[_Held]:
         """Tell the cache what items will need, and begin to fetch it if it is time. Return what must be held."""
-        held, asked, begun = list[_Held](), dict[str, dict[Piece, None]](), list[tuple[str, Fetch]]()
+        held, pieces_of_names, begun = list[_Held](), dict[str, dict[Piece, None]](), list[tuple[str, Fetch]]()
         with self._lock:
             room = HELD_BYTES_MAX - self._held_bytes
             for each in wanted:
                 room -= sum(run.size for run in each.runs) if each.fetch else 0
                 if each.fetch and room > 0:  # else it is fetched when it is read
-                    asked.setdefault(each.name, {}).update(dict.fromkeys(pieces_of(each)))
-            for name, pieces in asked.items():
+                    pieces_of_names.setdefault(each.name, {}).update(dict.fromkeys(pieces_of(each)))
+            for name, pieces in pieces_of_names.items():
                 self._fetches(name, list(pieces), begun)
             for each in wanted:
                 keys = tuple((each.name, piece.offset, piece.size) for piece in pieces_of(each))
@@ -156,7 +156,7 @@ class _Place:
                 fetch.num_holders -= 1
                 self._held_bytes -= 0 if fetch.num_holders else fetch.size
             for key in held.uses:
-                self._cache.passed(key, held.position)
+                self._cache.forget_until(key, held.position)
 
     def parts(self, name: str, runs: Sequence[Run]) -> list[list[memoryview | bytes]]:
         """Return the bytes of each run, in parts. Raises StorageError."""
@@ -169,35 +169,35 @@ class _Place:
             begun = list[tuple[str, Fetch]]()
             fetches = self._fetches(name, [piece for piece in pieces if piece not in kept], begun)
         self._begin(begun)
-        found: dict[Piece, memoryview | bytes] = {**kept}
-        found |= {piece: fetch.piece(piece) for piece, fetch in fetches.items()}
+        parts: dict[Piece, memoryview | bytes] = {**kept}
+        parts |= {piece: fetch.piece(piece) for piece, fetch in fetches.items()}
         with self._lock:
             for piece in fetches if self._about.cache_bytes else ():
-                self._cache.offer((name, piece.offset, piece.size), found[piece], piece.size, bytes)
+                self._cache.offer((name, piece.offset, piece.size), parts[piece], piece.size, bytes)
             self.counts = self.counts._replace(read_bytes=self.counts.read_bytes + sum(piece.size for piece in pieces))
-        return [list(_in_run(run, found)) for run in runs]
+        return [list(_run_bytes(run, parts)) for run in runs]
 
     def _fetches(self, name: str, pieces: Sequence[Piece], begun: list[tuple[str, Fetch]]) -> dict[Piece, Fetch]:
         """Return the fetch of each piece that is not in the cache. Those to begin are added to `begun`, in the order of the
         pieces. The lock is held.
         """
-        found: dict[Piece, Fetch] = {}
+        fetches: dict[Piece, Fetch] = {}
         missing: list[Piece] = []
         for piece in pieces:
             key = name, piece.offset, piece.size
             if key in self._cache:
                 continue
             if (fetch := self._coming.get(key)) is not None:
-                found[piece] = fetch
+                fetches[piece] = fetch
             else:
                 missing.append(piece)
         new = dict[Piece, Fetch]()
-        for joined in joined_pieces(missing):
+        for joined in join_pieces(missing):
             new |= dict.fromkeys(joined, Fetch(joined))
         for piece in missing:
             self._coming[name, piece.offset, piece.size] = new[piece]
         begun += [(name, fetch) for fetch in {id(new[piece]): new[piece] for piece in missing}.values()]
-        return found | new
+        return fetches | new
 
     def _begin(self, begun: Sequence[tuple[str, Fetch]]) -> None:
         """Begin to fetch ranges: several of a file by one call, which wakes fewer threads."""
@@ -213,7 +213,7 @@ class _Place:
         try:
             self._pool.submit(self._fill, name, fetches)
         except RuntimeError as error:  # no more threads
-            self._fail(name, fetches, StorageError(f"cannot be read: {error}", path=self._about.shown(name)))
+            self._fail(name, fetches, StorageError(f"cannot be read: {error}", path=self._about.show(name)))
 
     def _fail(self, name: str, fetches: Sequence[Fetch], error: Exception) -> None:
         """Let who waits for ranges have an error. The next one who reads them tries again."""
@@ -263,13 +263,13 @@ class _Place:
         try:
             starts = [fetch.offset for fetch in fetches]
             ends = [fetch.offset + fetch.size for fetch in fetches]
-            found = obstore.get_ranges(self._store, name, starts=starts, ends=ends, coalesce=0)
+            buffers = obstore.get_ranges(self._store, name, starts=starts, ends=ends, coalesce=0)
         except Exception:  # noqa: BLE001 (then each is fetched alone, and says what is wrong)
             with self._lock:
                 self.counts = self.counts._replace(retries=self.counts.retries + 1)
             return
         size = 0
-        for fetch, content in zip(fetches, found, strict=True):
+        for fetch, content in zip(fetches, buffers, strict=True):
             data = memoryview(content)
             if len(data) == fetch.size:
                 size += fetch.size
@@ -310,7 +310,7 @@ class _Place:
                 self._tags[name] = tag
             return data
 
-        data = self._tried(get, name, f"bytes {offset} to {offset + size - 1}")
+        data = self._retry(get, name, f"bytes {offset} to {offset + size - 1}")
         with self._lock:
             self.counts = self.counts._replace(
                 requests=self.counts.requests + 1, fetched_bytes=self.counts.fetched_bytes + size
@@ -330,10 +330,10 @@ class _Place:
                 return obstore.get(store, name, options={"range": (0, 1)}).meta
 
         try:
-            about = self._tried(get, name, "properties")
+            info = self._retry(get, name, "properties")
         except _MissingError:
             return None
-        return RemoteObject(int(about["size"]), _tag_of(about))
+        return RemoteObject(int(info["size"]), _tag_of(info))
 
     def fetch(self, names: Sequence[str], folder: Path) -> dict[str, RemoteObject]:
         """Copy objects into a folder. Return the properties of those that exist.
@@ -348,43 +348,43 @@ class _Place:
         end = time.monotonic() + self._about.timeout_seconds
         for name, stat in [(name, self._pool.submit(self.stat, name)) for name in names]:
             try:
-                if (about := stat.result(self._left(end))) is not None:
-                    there[name] = about
+                if (remote := stat.result(self._seconds_left(end))) is not None:
+                    there[name] = remote
             except _RefusedError as error:
                 refused.append(error)
             except TimeoutError:
                 raise self._late(name) from None
         if refused and not there:
             raise refused[0]
-        size = sum(about.size_bytes for about in there.values())
+        size = sum(remote.size_bytes for remote in there.values())
         self._check_room(size, folder)
         end += size / LEAST_BYTES_PER_SECOND
-        for name, about in there.items():
+        for name, remote in there.items():
             with self._lock:
-                self._tags[name] = about.tag
+                self._tags[name] = remote.tag
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            starts = range(0, about.size_bytes, COPIED_BYTES)
+            starts = range(0, remote.size_bytes, COPIED_BYTES)
             with path.open("wb") as file:
                 for first in range(0, len(starts), COPIES_AT_ONCE):
                     some = starts[first : first + COPIES_AT_ONCE]
-                    sizes = [min(COPIED_BYTES, about.size_bytes - start) for start in some]
+                    sizes = [min(COPIED_BYTES, remote.size_bytes - start) for start in some]
                     try:
                         data = list(
-                            self._pool.map(self.range, [name] * len(some), some, sizes, timeout=self._left(end))
+                            self._pool.map(self.range, [name] * len(some), some, sizes, timeout=self._seconds_left(end))
                         )
                     except TimeoutError:
                         raise self._late(name) from None
                     file.writelines(data)
         return there
 
-    def _left(self, end: float) -> float:
+    def _seconds_left(self, end: float) -> float:
         return max(0.0, end - time.monotonic())
 
     def _late(self, name: str) -> StorageError:
         failed = StorageError(
             f"did not come within {self._about.timeout_seconds:g} s (timeout_seconds) and a second for each MiB",
-            path=self._about.shown(name),
+            path=self._about.show(name),
         )
         failed.exit_code = STOPPED_CODE
         return failed
@@ -394,15 +394,17 @@ class _Place:
         most = max(MOST_COPIED_BYTES, self._about.cache_bytes, self._about.cache_dir_bytes)
         free = shutil.disk_usage(folder).free
         if size > min(most, free):
-            room = f"{folder} has {in_bytes(free)} free" if free < most else f"at most {in_bytes(most)} are copied"
+            room = (
+                f"{folder} has {format_bytes(free)} free" if free < most else f"at most {format_bytes(most)} are copied"
+            )
             raise StorageError(
-                f"its manifest and index have {in_bytes(size)}, and {room}; make room, or raise cache_dir_bytes",
+                f"its manifest and index have {format_bytes(size)}, and {room}; make room, or raise cache_dir_bytes",
                 path=self._about.url,
             )
 
-    def _tried(self, get: Callable[[Any], T], name: str, what: str) -> T:
+    def _retry(self, get: Callable[[Any], T], name: str, what: str) -> T:
         """Return what a request returns; repeat it after growing pauses. Raises StorageError."""
-        place, pause, started = self._about.shown(name), FIRST_PAUSE_SECONDS, time.monotonic()
+        place, pause, started = self._about.show(name), FIRST_PAUSE_SECONDS, time.monotonic()
         if (why := why_no_name(name)) is not None:
             raise StorageError(why, path=place)
         for tries in count(1):
@@ -416,7 +418,7 @@ class _Place:
             except _Permanent as error:
                 raise StorageError(f"{error}; its {what} cannot be read", path=place) from None
             except Exception as error:  # noqa: BLE001 (obstore's errors have no common class but its own)
-                reason, seconds = without_password(_reason(error)), time.monotonic() - started
+                reason, seconds = hide_password(_reason(error)), time.monotonic() - started
                 if type(error).__name__ in REFUSED or REFUSED_STATUS.search(str(error)):
                     if self._signs_now(store, get):
                         continue
@@ -441,7 +443,7 @@ class _Place:
                 return True
             if self._signed is None:
                 return False
-            signed, self._signed = _opened(self._about, self._signed), None
+            signed, self._signed = _open_store(self._about, self._signed), None
             try:
                 get(signed)
             except FileNotFoundError:
@@ -498,7 +500,7 @@ def pieces_of(wanted: Wanted) -> Iterator[Piece]:
     return (piece for run in wanted.runs for piece in run.pieces)
 
 
-def joined_pieces(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+def join_pieces(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
     """Yield pieces that are fetched by one request. A gap between two is less than a page; or it is at most GAP_BYTES, and all
     gaps together are at most a quarter of the pieces.
     """
@@ -516,7 +518,7 @@ def joined_pieces(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
         yield joined
 
 
-def _in_run(run: Run, found: dict[Piece, memoryview | bytes]) -> Iterator[memoryview | bytes]:
+def _run_bytes(run: Run, found: dict[Piece, memoryview | bytes]) -> Iterator[memoryview | bytes]:
     """Yield the bytes of a run: its pieces, and zeros between them."""
     at = run.offset
     for piece in run.pieces:
@@ -539,7 +541,7 @@ def why_no_name(name: str) -> str | None:
     return None
 
 
-def _opened(about: RangePlace, options: Mapping[str, Any]) -> Any:
+def _open_store(about: RangePlace, options: Mapping[str, Any]) -> Any:
     """Return obstore's store of a folder, with these options. Raises MissingError, SettingsError."""
     try:
         from obstore.store import from_url
@@ -587,19 +589,19 @@ class RangeReader:
 
     def read(self, name: str, runs: Sequence[Run], buffers: Sequence[memoryview] | None) -> list[memoryview]:
         """Return the bytes of each run, in the given buffers if there are any. Raises StorageError."""
-        found = []
+        blocks = []
         for number, parts in enumerate(self._place.parts(name, runs)):
             if buffers is None and len(parts) == 1:
-                found.append(memoryview(parts[0]))
+                blocks.append(memoryview(parts[0]))
             elif buffers is None:
-                found.append(memoryview(b"".join(parts)))
+                blocks.append(memoryview(b"".join(parts)))
             else:
                 at = 0
                 for part in parts:
                     buffers[number][at : at + len(part)] = part
                     at += len(part)
-                found.append(buffers[number])
-        return found
+                blocks.append(buffers[number])
+        return blocks
 
     def announce(self, done: int, wanted: Sequence[Wanted]) -> None:
         """Announce what will be read, positions ascending; see `RangeConnection.announce`."""

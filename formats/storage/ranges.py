@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from vidprep.formats.errors import MissingError, SettingsError, StorageError
 from vidprep.formats.processes import Channel, interpreter
-from vidprep.formats.storage.base import check_no_password, lacks_bucket, normalized
+from vidprep.formats.storage.base import check_no_password, lacks_bucket, normalize
 
 PATH_LETTERS_MAX = 100  # of a Unix socket: sockaddr_un has room for 108
 SOCKET_NAME = "socket"
@@ -103,9 +103,9 @@ class RangePlace:
     version: str = ""
 
     @classmethod
-    def of(cls, url: str, options: Mapping[str, Any] | None = None, **settings: Any) -> RangePlace:
+    def build(cls, url: str, options: Mapping[str, Any] | None = None, **settings: Any) -> RangePlace:
         """Create after checking URL and options. Raises SettingsError."""
-        url = normalized(url)
+        url = normalize(url)
         check_no_password(url)
         if url.startswith("http") and not {"?", "#"}.isdisjoint(url):
             raise SettingsError(
@@ -122,7 +122,7 @@ class RangePlace:
             raise SettingsError(f"{url}: names no bucket; give {protocol}://bucket/folder")
         return cls(url.rstrip("/"), dict(options or {}), **settings)
 
-    def shown(self, name: str) -> str:
+    def show(self, name: str) -> str:
         return f"{self.url}/{name}"
 
 
@@ -173,7 +173,7 @@ class RangeConnection:
 
     def __init__(self, place: RangePlace) -> None:
         self._is_interrupted = False
-        self._channel = Channel(_connected())
+        self._channel = Channel(_connect())
         self._call("use", place)
 
     def read(self, name: str, runs: Sequence[Run], buffers: Sequence[memoryview] | None) -> list[memoryview]:
@@ -212,18 +212,18 @@ class RangeConnection:
 
     def stat(self, name: str) -> RemoteObject | None:
         """Return the properties of an object; None if it does not exist. Raises StorageError."""
-        found: RemoteObject | None = self._call("stat", name)
-        return found
+        remote: RemoteObject | None = self._call("stat", name)
+        return remote
 
     def fetch(self, names: Sequence[str], folder: Path) -> dict[str, RemoteObject]:
         """Copy objects into a folder, at the same time. Return the properties of those that exist. Raises StorageError."""
-        found: dict[str, RemoteObject] = self._call("fetch", tuple(names), folder)
-        return found
+        remotes: dict[str, RemoteObject] = self._call("fetch", tuple(names), folder)
+        return remotes
 
     def counts(self) -> RangeCounts:
         """Return what the server has done for this place, on behalf of all connections."""
-        found: RangeCounts = self._call("counts")
-        return found
+        total: RangeCounts = self._call("counts")
+        return total
 
     def close(self) -> None:
         if (channel := getattr(self, "_channel", None)) is not None:
@@ -234,10 +234,10 @@ class RangeConnection:
     def _call(self, method: str, *arguments: object) -> Any:
         with self._exchange():
             self._channel.send((method, arguments))
-            found, error = self._channel.receive()
+            answer, error = self._channel.receive()
         if error is not None:
             raise error
-        return found
+        return answer
 
 
 @dataclass
@@ -290,7 +290,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _connected() -> socket.socket:
+def _connect() -> socket.socket:
     """Return a connection to a range server: that of this process or of its parent, or a new one.
 
     A new one is started, too, when the program has set other credentials in its environment.
@@ -301,7 +301,7 @@ def _connected() -> socket.socket:
             if address:
                 with suppress(OSError):
                     return _connection(address)
-        return _connection(_started())
+        return _connection(_start())
 
 
 def _environment() -> tuple[tuple[str, str], ...]:
@@ -310,20 +310,20 @@ def _environment() -> tuple[tuple[str, str], ...]:
 
 def _connection(address: str) -> socket.socket:
     """Connect to the server of an address. Raises OSError if there is none, or one of another user."""
-    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        found.connect(os.path.join(address, SOCKET_NAME))  # noqa: PTH118
+        connection.connect(os.path.join(address, SOCKET_NAME))  # noqa: PTH118
         if hasattr(socket, "SO_PEERCRED"):
-            _, user, _ = PEER.unpack(found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+            _, user, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
             if user != os.getuid():  # its answers would be unpickled
                 raise PermissionError(errno.EPERM, "belongs to another user")
     except OSError:
-        found.close()
+        connection.close()
         raise
-    return found
+    return connection
 
 
-def _started() -> str:
+def _start() -> str:
     """Start a range server, and return its address. Raises MissingError, StorageError."""
     global _server
     folder = tempfile.mkdtemp(prefix="vidprep-ranges-")

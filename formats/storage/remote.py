@@ -27,7 +27,7 @@ from vidprep.formats.errors import (
     StorageError,
 )
 from vidprep.formats.model import SourceState
-from vidprep.formats.storage.base import OBJECT_STORES, Storage, check_no_password, is_url, lacks_bucket, normalized
+from vidprep.formats.storage.base import OBJECT_STORES, Storage, check_no_password, is_url, lacks_bucket, normalize
 from vidprep.formats.storage.local import LocalStorage, is_disk_full
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class ObjectStorage:
             url: The folder.
             root: Empty local folder for copies of files; None for a storage that is only read.
         """
-        url = normalized(url)
+        url = normalize(url)
         check_no_password(url)
         self.url = url if url.endswith("://") else url.rstrip("/")
         self.shown, self.root, self._keeps_files = self.url, root or Path(), root is not None
@@ -143,14 +143,14 @@ class ObjectStorage:
             depth: 1 means only files directly in the folder; None means all below it.
             folder: The folder.
         """
-        place = self._at(folder)
+        place = self._full_path(folder)
 
         def find() -> dict[str, RemoteFile]:
-            found = self._fs.find(place, maxdepth=depth, detail=True)
-            return {_relative(name, place): _described(about) for name, about in found.items()}
+            infos = self._fs.find(place, maxdepth=depth, detail=True)
+            return {_relative(name, place): _describe(info) for name, info in infos.items()}
 
         try:
-            return self._tried("listed", folder, find)
+            return self._attempt("listed", folder, find)
         except FileNotFoundError:
             return {}
 
@@ -190,10 +190,10 @@ class ObjectStorage:
             (self.root / name).unlink(missing_ok=True)
 
     def list(self, wanted: Callable[[str], bool], folder: str = "") -> dict[str, int]:
-        found = self.files(depth=1, folder=folder)
+        states = self.files(depth=1, folder=folder)
         if not folder and self._listed is not None:
-            self._listed.update(found)
-        return {name: file.size_bytes for name, file in found.items() if wanted(name)}
+            self._listed.update(states)
+        return {name: file.size_bytes for name, file in states.items() if wanted(name)}
 
     def folders(self, folder: str) -> tuple[str, ...]:
         return tuple(sorted({name.partition("/")[0] for name in self.files(folder=folder) if "/" in name}))
@@ -206,14 +206,14 @@ class ObjectStorage:
 
     def file(self, name: str) -> RemoteFile | None:
         try:
-            return self._tried("found", name, lambda: _described(self._fs.info(self._at(name))))
+            return self._attempt("found", name, lambda: _describe(self._fs.info(self._full_path(name))))
         except FileNotFoundError:
             return None
 
     def fetch(self, name: str, path: Path) -> None:
         """Download a file. Raises FileNotFoundError, DiskFullError."""
         try:
-            self._tried("fetched", name, lambda: self._fs.get_file(self._at(name), str(path)))
+            self._attempt("fetched", name, lambda: self._fs.get_file(self._full_path(name), str(path)))
         except OSError as error:
             if is_disk_full(error):
                 raise DiskFullError(f"has no room left for {self.url}/{name}", path=path.parent) from error
@@ -221,7 +221,7 @@ class ObjectStorage:
 
     def read(self, name: str) -> bytes:
         """Return the content of a file. Raises FileNotFoundError."""
-        data: bytes = self._tried("read", name, lambda: self._fs.cat_file(self._at(name)))
+        data: bytes = self._attempt("read", name, lambda: self._fs.cat_file(self._full_path(name)))
         return data
 
     def read_range(self, name: str, offset: int, size: int) -> Iterator[bytes]:
@@ -234,8 +234,8 @@ class ObjectStorage:
         end = offset + size
         for start in range(offset, end, RANGE_BYTES):
             stop = min(start + RANGE_BYTES, end)
-            read = partial(self._fs.cat_file, self._at(name), start=start, end=stop)
-            piece: bytes = self._tried("read", name, read)
+            read = partial(self._fs.cat_file, self._full_path(name), start=start, end=stop)
+            piece: bytes = self._attempt("read", name, read)
             if len(piece) != stop - start:
                 raise StorageError(f"ends before byte {stop}", path=f"{self.url}/{name}")
             yield piece
@@ -245,7 +245,7 @@ class ObjectStorage:
         size = path.stat().st_size
 
         def put() -> None:
-            target = self._at(name)
+            target = self._full_path(name)
             if self._is_atomic:
                 self._fs.put_file(str(path), target)
             else:
@@ -258,17 +258,17 @@ class ObjectStorage:
             if arrived != size:
                 raise OSError(f"{arrived} of {size} bytes arrived")
 
-        self._tried("written", name, put)
+        self._attempt("written", name, put)
 
     def copy(self, name: str, other: str) -> None:
         """Copy a file to a second name on the server. Raises FileNotFoundError."""
 
         def copy() -> None:
             if not self._is_atomic:
-                self._fs.makedirs(self._at(other).rpartition("/")[0], exist_ok=True)
-            self._fs.cp_file(self._at(name), self._at(other))
+                self._fs.makedirs(self._full_path(other).rpartition("/")[0], exist_ok=True)
+            self._fs.cp_file(self._full_path(name), self._full_path(other))
 
-        self._tried("copied", name, copy)
+        self._attempt("copied", name, copy)
 
     def create(self, name: str, data: bytes) -> bool:
         try:
@@ -293,12 +293,12 @@ class ObjectStorage:
 
         def create() -> None:
             try:
-                self._fs.pipe_file(self._at(name), data, mode="create")
+                self._fs.pipe_file(self._full_path(name), data, mode="create")
             except Exception:  # drivers raise classes of their own
-                if not self._fs.exists(self._at(name)):
+                if not self._fs.exists(self._full_path(name)):
                     raise
 
-        self._tried("written", name, create)
+        self._attempt("written", name, create)
         return self._holds(name, data)
 
     def _tag_of(self, name: str) -> str:
@@ -335,7 +335,7 @@ class ObjectStorage:
 
     def send(self, name: str, data: bytes) -> None:
         """Write a file without a local copy."""
-        self._tried("written", name, lambda: self._fs.pipe_file(self._at(name), data))
+        self._attempt("written", name, lambda: self._fs.pipe_file(self._full_path(name), data))
 
     def push(self, name: str, *, unchanged: bool = False) -> None:
         path, before = self.root / name, self._here.get(name)
@@ -367,7 +367,7 @@ class ObjectStorage:
             if self._listed:
                 self._listed.pop(name, None)
             with suppress(FileNotFoundError):
-                self._tried("removed", name, partial(self._fs.rm_file, self._at(name)))
+                self._attempt("removed", name, partial(self._fs.rm_file, self._full_path(name)))
 
     def _swap(self, name: str, data: bytes, tag: str) -> str | None:
         """Write a file if it has this tag, or does not exist (NONE). Return its new tag; None if the condition is not met.
@@ -379,7 +379,7 @@ class ObjectStorage:
 
         def swap() -> str | None:
             try:
-                answer = self._fs.pipe_file(self._at(name), data, **condition)
+                answer = self._fs.pipe_file(self._full_path(name), data, **condition)
             except Exception as error:  # drivers raise classes of their own
                 codes = _codes_of(error)
                 if codes & REFUSED:
@@ -391,16 +391,16 @@ class ObjectStorage:
             return etag or getattr(self.file(name), "tag", "")
 
         try:
-            return self._tried("written", name, swap)
+            return self._attempt("written", name, swap)
         except FileNotFoundError as error:
             if tag != NONE:
                 return None
             raise StorageError(f"could not be written: {error}", path=f"{self.url}/{name}") from error
 
-    def _at(self, name: str) -> str:
+    def _full_path(self, name: str) -> str:
         return f"{self._path}/{name}" if name else self._path
 
-    def _tried(self, done: str, name: str, do: Callable[[], T]) -> T:
+    def _attempt(self, done: str, name: str, do: Callable[[], T]) -> T:
         pause, started = FIRST_PAUSE_SECONDS, time.monotonic()
         for attempt in range(1, TRIES + 1):
             try:
@@ -433,7 +433,7 @@ def _relative(name: str, folder: str) -> str:
     return name.removeprefix(folder).removeprefix("/")
 
 
-def _described(about: dict[str, Any]) -> RemoteFile:
+def _describe(about: dict[str, Any]) -> RemoteFile:
     when = next((about[key] for key in TIME_KEYS if about.get(key) is not None), 0)
     if isinstance(when, str):
         when = datetime.fromisoformat(when)

@@ -21,7 +21,7 @@ _inherited: ContextVar[list[int] | None] = ContextVar("_inherited", default=None
 
 
 @contextmanager
-def inherited_files() -> Iterator[list[int]]:
+def pass_files() -> Iterator[list[int]]:
     """Within this block, pickled tables refer to file descriptors, which are put into the yielded list. The process that
     unpickles them must have inherited these under the same numbers.
     """
@@ -42,7 +42,7 @@ class SharedTable:
     """An Arrow table whose memory is shared with child processes.
 
     A forked process shares it anyway. When a child is started otherwise, by `multiprocessing` or within
-    `inherited_files`, the table is written to a file without a name, once, and the child maps that file. Any other
+    `pass_files`, the table is written to a file without a name, once, and the child maps that file. Any other
     pickle contains the table, or, if it can be read again, None in place of it.
 
     Args:
@@ -61,7 +61,7 @@ class SharedTable:
         if inherited is None and context.get_spawning_popen() is None:
             return plain
         try:
-            descriptor = self._written().fileno()
+            descriptor = self._write().fileno()
         except OSError:  # the disk is full
             return plain
         if inherited is None:
@@ -82,7 +82,7 @@ class SharedTable:
         os.close(descriptor)
         self.table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
 
-    def _written(self) -> IO[bytes]:
+    def _write(self) -> IO[bytes]:
         if self._file is None:
             import pyarrow as pa
 

@@ -50,7 +50,7 @@ def weak_method(method: Callable[[Key], Value]) -> Callable[[Key], Value]:
     return call
 
 
-def cached_method(method: Callable[[Key], Value], count: int) -> Callable[[Key], Value]:
+def cache_method(method: Callable[[Key], Value], count: int) -> Callable[[Key], Value]:
     """Return a thread-safe cache of a method with one argument, for the `count` most recent arguments."""
     return lru_cache(maxsize=count)(weak_method(method))
 
@@ -171,13 +171,13 @@ def read_json(path: str | Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
 
 def parse_object(data: bytes) -> dict[str, Any]:
     """Parse a JSON object. Raises ValueError."""
-    found = parse_json(data)
-    if not isinstance(found, dict):
-        raise ValueError(f"a JSON object was expected, not {type(found).__name__}")
-    return found
+    value = parse_json(data)
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON object was expected, not {type(value).__name__}")
+    return value
 
 
-def bounded_fraction(text: str) -> Fraction:
+def parse_fraction(text: str) -> Fraction:
     """Parse a decimal number or a fraction exactly. Raises ValueError, also if its expansion would take long."""
     plain = text.replace("_", "")
     if len(text) > MAX_NUMBER_LENGTH or re.search(r"[eE][+-]?0*\d{3}", plain):
@@ -202,7 +202,7 @@ NTSC_RATES = {
 
 def rate_of(text: str) -> Fraction:
     """Parse frames per second exactly; 23.976, 29.97 and 59.94 mean N·1000/1001. Raises ValueError."""
-    return NTSC_RATES.get(text) or bounded_fraction(text)
+    return NTSC_RATES.get(text) or parse_fraction(text)
 
 
 def exact_ratio(name: str, value: object) -> Fraction:
@@ -213,17 +213,17 @@ def exact_ratio(name: str, value: object) -> Fraction:
         and all(type(part) is int and 0 < part <= INT64_MAX for part in value)
     ):
         return Fraction(*value)
-    raise ValueError(f"{name} is {_shown(value)}, two whole numbers above 0 were expected")
+    raise ValueError(f"{name} is {_show(value)}, two whole numbers above 0 were expected")
 
 
 def whole_between(name: str, value: object, low: int, high: int) -> int:
     """Return a whole number in [low, high]. Raises ValueError for other values."""
     if type(value) is int and low <= value <= high:
         return value
-    raise ValueError(f"{name} is {_shown(value)}, a whole number from {low} to {high} was expected")
+    raise ValueError(f"{name} is {_show(value)}, a whole number from {low} to {high} was expected")
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     try:
         return repr(value)[:80]
     except (ValueError, RecursionError):  # an integer of thousands of digits, a deep list
@@ -309,7 +309,7 @@ def _check_seal(file: pa.NativeFile) -> None:
             raise ValueError("the checksum of its footer does not hold")
 
 
-def as_parquet(file: pa.NativeFile, path: Path) -> pq.ParquetFile:
+def open_parquet(file: pa.NativeFile, path: Path) -> pq.ParquetFile:
     """Open a Parquet file and check page checksums. Raises ValueError if it claims more than it can hold, and pyarrow's
     errors.
     """
@@ -354,13 +354,13 @@ def read_parquet(path: str | Path, columns: Sequence[str] | None = None, *, is_c
                 raise ValueError(f"its values take more than {MAX_TABLE_BYTES / 1e9:.2f} GB; give it in parts")
             parts.append(batch)
         plain = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in fields]
-        found = [
+        present = [
             pa.chunked_array([_plain(batch.column(place)) for batch in parts], kind) for place, kind in enumerate(plain)
         ]
-        return pa.table(dict(zip(names, found, strict=True))).replace_schema_metadata(schema.metadata)
+        return pa.table(dict(zip(names, present, strict=True))).replace_schema_metadata(schema.metadata)
 
 
-def with_plain_types(table: pa.Table) -> pa.Table:
+def use_plain_types(table: pa.Table) -> pa.Table:
     """Return a table whose texts, bytes and lists have the plain types of Arrow, whichever of their kinds a writer chose."""
     import pyarrow as pa
 

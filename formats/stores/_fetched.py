@@ -65,7 +65,7 @@ class FetchedFolder:
         self._home = self._stores / hashlib.sha256(url.encode()).hexdigest()[:24]
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Let other processes of this machine wait for the block. Raises StoreError if the folder cannot be written."""
         try:
             self._home.mkdir(parents=True, exist_ok=True)
@@ -88,25 +88,25 @@ class FetchedFolder:
             _remove_unused(left)
         state = self._state()
         if state.get("is_settled"):
-            version = InUse.of(self._home / str(state.get("version")))
+            version = InUse.mark(self._home / str(state.get("version")))
             if version is not None and _are_complete(version.folder):
-                about = fetcher.stat(state["root"])
-                if about is not None and about.tag == state["tag"]:
+                root = fetcher.stat(state["root"])
+                if root is not None and root.tag == state["tag"]:
                     return version
-        return self._fetched(fetcher)
+        return self._fetch(fetcher)
 
-    def _fetched(self, fetcher: Fetcher) -> InUse:
+    def _fetch(self, fetcher: Fetcher) -> InUse:
         """Fetch all files."""
         for tries in range(1, TRIES + 1):
             made = self._partial()
             try:
-                found = fetcher.fetch(NAMES, made.folder)
-                if not found.keys() - {RUN_NAME, CLASSES_NAME}:
+                remotes = fetcher.fetch(NAMES, made.folder)
+                if not remotes.keys() - {RUN_NAME, CLASSES_NAME}:
                     raise StoreError(
                         f"is not a store: none of {', '.join(NAMES[:5])} is there; give the destination of a run",
                         path=self._url,
                     )
-                return self._named(made, found)
+                return self._name_version(made, remotes)
             except ReplacedObjectError:  # by a run, meanwhile
                 if tries == TRIES:
                     raise
@@ -119,18 +119,18 @@ class FetchedFolder:
         """Return a new folder, which no process removes while it is in use."""
         folder = self._home / f".{uuid.uuid4().hex}{PARTIAL}"
         folder.mkdir()
-        made = InUse.of(folder)
+        made = InUse.mark(folder)
         assert made is not None, "nobody knows its name"
         return made
 
-    def _named(self, made: InUse, found: dict[str, RemoteObject]) -> InUse:
+    def _name_version(self, made: InUse, found: dict[str, RemoteObject]) -> InUse:
         """Give fetched files the name of their version, and remove older versions."""
-        tags = sorted((name, *about) for name, about in found.items())
+        tags = sorted((name, *remote) for name, remote in found.items())
         version = self._home / hashlib.sha256(json.dumps(tags).encode()).hexdigest()[:16]
-        there = InUse.of(version)
+        there = InUse.mark(version)
         if there is not None and _are_complete(version):
             return there
-        _write_copies(made.folder, {name: about.tag for name, about in found.items()})
+        _write_copies(made.folder, {name: remote.tag for name, remote in found.items()})
         shutil.rmtree(version, ignore_errors=True)
         made.folder = made.folder.rename(version)
         self._write_state({"version": version.name})
@@ -146,13 +146,13 @@ class FetchedFolder:
             return
         made = self._partial()
         try:
-            found = fetcher.fetch(names, made.folder)
-            for name in found:
+            remotes = fetcher.fetch(names, made.folder)
+            for name in remotes:
                 (version / name).parent.mkdir(parents=True, exist_ok=True)
                 (made.folder / name).replace(version / name)
         finally:
             shutil.rmtree(made.folder, ignore_errors=True)
-        _write_copies(version, known | {name: about.tag for name, about in found.items()})
+        _write_copies(version, known | {name: remote.tag for name, remote in remotes.items()})
 
     def settle(self, version: Path, root: str) -> None:
         """Record that the files of a version are of one run, so that only one of them need be asked for.
@@ -201,7 +201,7 @@ class InUse:
         self.folder, self._number = folder, number
 
     @classmethod
-    def of(cls, folder: Path) -> InUse | None:
+    def mark(cls, folder: Path) -> InUse | None:
         """Mark a folder as in use; None if it does not exist, or is being removed."""
         try:
             number = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -252,7 +252,7 @@ def _bytes_of(folder: Path) -> int:
     return total
 
 
-def copied_in(version: Path) -> list[str]:
+def list_copies(version: Path) -> list[str]:
     """Return the names of the files of a version."""
     return list(_copies(version))
 
@@ -260,14 +260,14 @@ def copied_in(version: Path) -> list[str]:
 def _copies(version: Path) -> dict[str, tuple[int, int, str]]:
     """Return size, CRC-32 and tag of each copy; empty if that is not known."""
     with suppress(OSError, ValueError):
-        return {name: tuple(about) for name, about in read_json(version / COPIES_NAME).items()}
+        return {name: tuple(copy) for name, copy in read_json(version / COPIES_NAME).items()}
     return {}
 
 
 def _write_copies(version: Path, tags: dict[str, str]) -> None:
-    about = {name: (*_measured(version / name), tag) for name, tag in tags.items()}
+    copies = {name: (*_measure(version / name), tag) for name, tag in tags.items()}
     made = version / f".{COPIES_NAME}.partial"
-    made.write_text(json.dumps(about))
+    made.write_text(json.dumps(copies))
     made.replace(version / COPIES_NAME)
 
 
@@ -275,12 +275,12 @@ def _are_complete(version: Path) -> bool:
     """Return whether all copies are as they were fetched."""
     copies = _copies(version)
     try:
-        return bool(copies) and all(_measured(version / name) == (size, crc) for name, (size, crc, _) in copies.items())
+        return bool(copies) and all(_measure(version / name) == (size, crc) for name, (size, crc, _) in copies.items())
     except OSError:
         return False
 
 
-def _measured(path: Path) -> tuple[int, int]:
+def _measure(path: Path) -> tuple[int, int]:
     """Return size and CRC-32 of a file."""
     size = crc32 = 0
     with path.open("rb") as file:

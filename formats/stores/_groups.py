@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.storage.untrusted import as_parquet
+from vidprep.formats.storage.untrusted import open_parquet
 from vidprep.formats.stores.ids import Ids
 
 KEPT_BYTES = 8 << 20
@@ -39,7 +39,7 @@ class SortedGroups:
         self.path, self._source, self._check = path, source, check
         try:
             with _system_allocator():
-                self._file = as_parquet(source, path)
+                self._file = open_parquet(source, path)
             self.metadata = self._file.metadata
             numbers = range(self.metadata.num_row_groups)
             id_column = self._file.schema_arrow.names.index("id")
@@ -69,7 +69,7 @@ class SortedGroups:
 
     def ids(self) -> Ids:
         """Return the ids in order. Raises StoreError."""
-        return Ids.of_column(self.column("id"))
+        return Ids.build(self.column("id"))
 
     def sizes(self) -> npt.NDArray[np.int64]:
         """Return (V, 3): number of frames, height and width of each video, in order. Raises StoreError."""
@@ -98,7 +98,7 @@ class SortedGroups:
         number = bisect_right(self._first_ids, id_) - 1
         if number >= 0:
             table = self.read(number, ("id", *columns))
-            if (place := Ids.of_column(table["id"]).place(id_)) is not None:
+            if (place := Ids.build(table["id"]).place(id_)) is not None:
                 return table.slice(place, 1)
         raise KeyError(f"{id_!r} is not in {self.path.parent}")
 
@@ -110,8 +110,8 @@ class SortedGroups:
             return self._kept[key]
         self._check_once(number)
         try:
-            asked = None if columns is None else list(columns)
-            table = self._file.read_row_group(number, columns=asked, use_threads=False)
+            names = None if columns is None else list(columns)
+            table = self._file.read_row_group(number, columns=names, use_threads=False)
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             raise StoreError(f"is damaged in row group {number}: {error}", path=self.path) from error
         is_whole = all(column.num_chunks == 1 for column in table.columns)  # combining would copy it

@@ -28,11 +28,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.labels import LABELS, Labels, joined, labels_in
-from vidprep.formats.manifest.row import COLUMN_NAMES, unescaped_label
+from vidprep.formats.manifest.labels import LABELS, Labels, concatenate, labels_in
+from vidprep.formats.manifest.row import COLUMN_NAMES, unescape_label
 from vidprep.formats.model import SourceMap
 from vidprep.formats.storage.local import partial_of, replacing
-from vidprep.formats.storage.untrusted import PICTURE_SIDE_MAX, arrow_file, cached_method, read_json, weak_method
+from vidprep.formats.storage.untrusted import PICTURE_SIDE_MAX, arrow_file, cache_method, read_json, weak_method
 from vidprep.formats.stores._groups import SortedGroups
 from vidprep.formats.stores.ids import Ids
 
@@ -135,7 +135,7 @@ def write_index(
         StoreError: The ids are not sorted.
         OSError: A file cannot be written.
     """
-    struct = labels.taken([]).struct()
+    struct = labels.select([]).struct()
     schema = WRITTEN if struct is None else WRITTEN.append(pa.field(LABELS, struct.type))
     totals = {"num_videos": 0, "num_frames": 0}
     shards: dict[str, int] = {}
@@ -222,11 +222,11 @@ def _table(group: list[IndexedVideo], schema: pa.Schema, labels: Labels) -> pa.T
         fractions = [getattr(video, name) for video in group]
         values[f"{name}_num"] = [each and each.numerator for each in fractions]
         values[f"{name}_den"] = [each and each.denominator for each in fractions]
-    arrays = {name: pa.array(found, schema.field(name).type) for name, found in values.items()}
+    arrays = {name: pa.array(entries, schema.field(name).type) for name, entries in values.items()}
     for name in ("pts", "offsets", "sizes", "crc32"):
         arrays[name] = flat([getattr(video, name) for video in group], name)
     if LABELS in schema.names:
-        arrays[LABELS] = labels.taken([video.id for video in group]).struct()
+        arrays[LABELS] = labels.select([video.id for video in group]).struct()
     return pa.table([arrays[name] for name in schema.names], schema=schema)
 
 
@@ -284,13 +284,13 @@ class FrameIndex:
         try:
             self._source = arrow_file(self.path)
             begin, footer_crc32 = _footer(self._source, self.path)
-            found = self._source.size(), footer_crc32
+            seal = self._source.size(), footer_crc32
         except OSError as error:
             raise StoreError(f"cannot be read: {error}", path=self.path) from error
         before = self.about.get("before")
-        if isinstance(before, dict) and found == (before.get(CHECKSUMS[0]), before.get(CHECKSUMS[1])):
+        if isinstance(before, dict) and seal == (before.get(CHECKSUMS[0]), before.get(CHECKSUMS[1])):
             self.about |= before
-        if found != (self.about.get(CHECKSUMS[0]), self.about.get(CHECKSUMS[1])):
+        if seal != (self.about.get(CHECKSUMS[0]), self.about.get(CHECKSUMS[1])):
             raise StoreError(
                 f"is damaged, or not of the same run as {kind}.json; run the same command again, or restore both",
                 path=self.path,
@@ -309,8 +309,8 @@ class FrameIndex:
         names = self._rows.schema.names
         self._has_times_of_sources = set(LATER.names) <= set(names)
         self._label_names = [name for name in names if name not in WRITTEN.names]
-        self._kept_places = cached_method(self._read_places, KEPT_VIDEOS)
-        self._kept_times = cached_method(self._read_times, KEPT_VIDEOS)
+        self._kept_places = cache_method(self._read_places, KEPT_VIDEOS)
+        self._kept_times = cache_method(self._read_times, KEPT_VIDEOS)
 
     def close(self) -> None:
         source = getattr(self, "_source", None)
@@ -359,7 +359,9 @@ class FrameIndex:
         shard, width, height = (row[name][0].as_py() for name in ("shard", "width", "height"))
         is_sized = width and height and min(width, height) > 0 and max(width, height) <= PICTURE_SIDE_MAX
         if shard not in self.about["shards"] or not is_sized:
-            raise StoreError(f"{id_}: its frames are said to be {width}x{height} in shard {shard}", path=self.path)
+            raise StoreError(
+                f"{id_}: the index has frames of {width}x{height} in shard {shard}, which cannot be", path=self.path
+            )
         return FrameLocations(shard, width, height, offsets, sizes, crc32)
 
     def times(self, id_: str) -> FrameTimes:
@@ -394,20 +396,20 @@ class FrameIndex:
         return SourceMap(frames, pts, Fraction(*base))
 
     def labels(self, id_: str) -> dict[str, Any]:
-        return self._labels_in(self._rows.row(id_, tuple(self._label_names))).of(id_)
+        return self._labels_in(self._rows.row(id_, tuple(self._label_names))).values_of(id_)
 
     def label_columns(self, only: Collection[str] | None = None) -> Labels:
         """Return the labels of all videos in order, or of the ids in `only`."""
         tables = [*self._rows.tables(("id", *self._label_names))]
         if only is not None:
             tables = [table.filter(pc.is_in(table["id"], pa.array(only, pa.string()))) for table in tables]
-        return joined([self._labels_in(table) for table in tables]) if tables else Labels(())
+        return concatenate([self._labels_in(table) for table in tables]) if tables else Labels(())
 
     def _labels_in(self, table: pa.Table) -> Labels:
         """Return the labels of a table; an index of version 0.1.0 stores them among its columns."""
         if self._label_names == [LABELS] and pa.types.is_struct(table.schema.field(LABELS).type):
             return labels_in(table)
-        columns = {unescaped_label(name, TAKEN): table[name].combine_chunks() for name in self._label_names}
+        columns = {unescape_label(name, TAKEN): table[name].combine_chunks() for name in self._label_names}
         return Labels(table["id"].to_pylist(), columns)
 
     def videos(self, only: Collection[str] | None = None) -> Iterator[IndexedVideo]:
@@ -453,10 +455,10 @@ class FrameIndex:
     def _check_group(self, number: int) -> None:
         start, end = self._starts[number : number + 2]
         try:
-            found = zlib.crc32(self._source.read_at(end - start, start))
+            checksum = zlib.crc32(self._source.read_at(end - start, start))
         except OSError as error:
             raise StoreError(f"cannot be read at offset {start}: {error}", path=self.path) from error
-        if found != int.from_bytes(self._groups_crc32[4 * number : 4 * number + 4], "big"):
+        if checksum != int.from_bytes(self._groups_crc32[4 * number : 4 * number + 4], "big"):
             raise StoreError(
                 f"is damaged between offsets {start} and {end}: the checksum of row group {number} does not hold; "
                 "run the same command again, or restore the file",

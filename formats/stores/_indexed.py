@@ -29,7 +29,7 @@ from vidprep.formats.stores._index import INDEX_NAME, FrameIndex, FrameLocations
 from vidprep.formats.stores.base import Frames, FrameStore, SourceMap, StorageOrder, VideoFacts
 from vidprep.formats.stores.data_files import DataFiles, Handles, adjacent_runs
 from vidprep.formats.stores.shards import StoreLayout
-from vidprep.formats.video.rgb import resized_picture, write_rgb
+from vidprep.formats.video.rgb import resize_picture, write_rgb
 
 # A few kB can claim any size and any number of scans; encoders write about ten scans.
 MAX_PIXELS, MAX_SCANS = 1 << 28, 100
@@ -68,14 +68,14 @@ def decode_rows(
         try:
             _refuse_many_scans(data)
             if row.shape[:2] == size:
-                made = _decoded(data, size if size != full else None, fast=fast, buffer=row).shape[:2]
+                made = _decode(data, size if size != full else None, fast=fast, buffer=row).shape[:2]
             elif size == full and (frame := _planes(data)) is not None:
                 made = frame.height, frame.width
                 write_rgb(frame, row)
             else:
-                picture = _decoded(data, size if size != full else None, fast=fast)
+                picture = _decode(data, size if size != full else None, fast=fast)
                 made = picture.shape[:2]
-                resized_picture(picture, row)
+                resize_picture(picture, row)
         except (AvError, ValueError) as error:
             raise StoreError(f"{place(number)}: the JPEG does not decode: {error}", path=path) from error
         if made != size:
@@ -84,7 +84,7 @@ def decode_rows(
             )
 
 
-def _decoded(data: memoryview, size: tuple[int, int] | None, *, fast: bool, buffer: Frames | None = None) -> Frames:
+def _decode(data: memoryview, size: tuple[int, int] | None, *, fast: bool, buffer: Frames | None = None) -> Frames:
     """Return a JPEG as RGB. `size` may be smaller by eighths. Raises ValueError."""
     height, width = size or (0, 0)
     made: Frames = simplejpeg.decode_jpeg(data, "RGB", fast, fast, height, width, buffer=buffer)
@@ -102,7 +102,7 @@ def _planes(data: memoryview) -> VideoFrame | None:
 
 
 @lru_cache(maxsize=256)
-def scaled_size(height: int, width: int, short_side: int | None) -> tuple[int, int]:
+def scale_size(height: int, width: int, short_side: int | None) -> tuple[int, int]:
     """Return the smallest n/8 of a size (n = 1 to 8) whose shorter side is at least `short_side`, rounded up as libjpeg
     does; the full size if none is.
 
@@ -145,7 +145,7 @@ class IndexedLayout(StoreLayout):
         self.index_files = (f"{name}.json", INDEX_NAME)
 
     def write_index(self, root: Path, rows: Iterable[ManifestRow], about: Mapping[str, Any]) -> Iterator[Path]:
-        videos = (indexed_video(row, self.offsets(row)) for row in rows)
+        videos = (index_video(row, self.offsets(row)) for row in rows)
         kept = {name: about[name] for name in ("settings", "versions")}
         return write_index(root, self.name, videos, labels=label_columns(root), about=kept)
 
@@ -160,7 +160,7 @@ class IndexedLayout(StoreLayout):
             yield str(error)
             return
         for row in rows:
-            video, due = indexed.pop(row.id, None), indexed_video(row, self.offsets(row))
+            video, due = indexed.pop(row.id, None), index_video(row, self.offsets(row))
             if video is None or not _same(video, due):
                 yield f"{index.path}: {row.id}: its row differs from the manifest"
         yield from (f"{index.path}: {id_}: is not in the manifest" for id_ in indexed)
@@ -172,7 +172,7 @@ def _same(one: IndexedVideo, other: IndexedVideo) -> bool:
     return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
 
 
-def indexed_video(row: ManifestRow, offsets: list[int]) -> IndexedVideo:
+def index_video(row: ManifestRow, offsets: list[int]) -> IndexedVideo:
     """Return the index row of a unit."""
     count, rate = len(offsets), None
     if row.frame_rate_num and row.frame_rate_den:
@@ -235,7 +235,7 @@ class IndexedStore(FrameStore):
         return self._index.ids()
 
     def storage(self) -> StorageOrder:
-        return StorageOrder.of(*self._index.storage())
+        return StorageOrder.build(*self._index.storage())
 
     def version(self) -> str:
         return self._index.version
@@ -257,10 +257,10 @@ class IndexedStore(FrameStore):
 
     def sizes(self) -> npt.NDArray[np.int64]:
         stored = self._index.sizes()
-        found = stored.copy()
+        sizes = stored.copy()
         for size in np.unique(stored[:, 1:], axis=0):
-            found[(stored[:, 1:] == size).all(1), 1:] = self._size(*size.tolist())
-        return found
+            sizes[(stored[:, 1:] == size).all(1), 1:] = self._size(*size.tolist())
+        return sizes
 
     def _size(self, height: int, width: int) -> tuple[int, int]:
         return height, width

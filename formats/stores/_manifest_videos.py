@@ -88,7 +88,7 @@ class ManifestVideos:
         return table
 
     def ids(self) -> Ids:
-        return Ids.of_column(self._table["id"])
+        return Ids.build(self._table["id"])
 
     def sizes(self) -> npt.NDArray[np.int64]:
         columns = [self._table[name].to_numpy() for name in ("num_frames", "height", "width")]

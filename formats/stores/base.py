@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.labels import CLASS_LABEL, Labels, classes_of, labels_of_dicts
 from vidprep.formats.manifest.row import ManifestRow, json_value
-from vidprep.formats.manifest.table import class_names, manifest_paths, read_table, with_columns
+from vidprep.formats.manifest.table import add_columns, class_names, manifest_paths, read_table
 from vidprep.formats.model import SourceMap as SourceMap, VideoFacts as VideoFacts
 from vidprep.formats.moments import Pace, Tolerance, exact_seconds
 from vidprep.formats.storage.ranges import Run, Wanted
@@ -54,7 +54,7 @@ def facts_of(row: ManifestRow) -> dict[str, Any]:
     return {"id": row.id, "frame_rate": rate, **size}
 
 
-def described(row: ManifestRow) -> dict[str, Any]:
+def describe_unit(row: ManifestRow) -> dict[str, Any]:
     """Return the facts and labels of a unit as one JSON object, as other tools expect them.
 
     A label with the name of a fact is left out; then all labels are also stored under LABELS_KEY, and read from there.
@@ -116,10 +116,10 @@ class StorageOrder(NamedTuple):
     sizes: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, names: pa.ChunkedArray | pa.Array, offsets: Any, sizes: Any) -> StorageOrder:
+    def build(cls, names: pa.ChunkedArray | pa.Array, offsets: Any, sizes: Any) -> StorageOrder:
         """Create from columns: names of files, which are numbered in the order of names, positions and sizes."""
-        found, files = np.unique(np.asarray(names.to_pylist(), str), return_inverse=True)
-        assert len(found) <= len(files)
+        unique, files = np.unique(np.asarray(names.to_pylist(), str), return_inverse=True)
+        assert len(unique) <= len(files)
         columns = (
             np.asarray(pc.fill_null(each, 0).to_numpy(zero_copy_only=False), np.int64) for each in (offsets, sizes)
         )
@@ -167,8 +167,8 @@ class FrameStore(ABC):
     @cached_property
     def ids(self) -> Ids:
         """Ids of the videos, ascending: names of outputs without extension, or ids of the source table."""
-        found = self._ids()
-        return found if isinstance(found, Ids) else Ids(found)
+        ids = self._ids()
+        return ids if isinstance(ids, Ids) else Ids(ids)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -214,9 +214,9 @@ class FrameStore(ABC):
 
         A store that was split by `pack` has the classes of all splits.
         """
-        found = classes_of(self.label_columns())
-        whole = found and class_names(self.folder)
-        return whole if whole and set(whole) >= set(found or ()) else found
+        classes = classes_of(self.label_columns())
+        whole = classes and class_names(self.folder)
+        return whole if whole and set(whole) >= set(classes or ()) else classes
 
     @cached_property
     def class_to_idx(self) -> Mapping[str | int, int]:
@@ -235,8 +235,8 @@ class FrameStore(ABC):
     def sizes(self) -> npt.NDArray[np.int64]:
         """Return (V, 3): number of frames, height and width of each video, in the order of `ids`."""
         facts = map(self.facts, self.ids)
-        found = [(each.num_frames, each.height, each.width) for each in facts]
-        return np.asarray(found, np.int64).reshape(-1, 3)
+        sizes = [(each.num_frames, each.height, each.width) for each in facts]
+        return np.asarray(sizes, np.int64).reshape(-1, 3)
 
     def storage(self) -> StorageOrder:
         """Return where the videos are stored, in the order of `ids`. By default each is in a file of its own."""
@@ -334,7 +334,7 @@ class FrameStore(ABC):
             path=self.path,
         )
 
-    def coded(self, id_: str) -> list[memoryview] | None:
+    def stored_jpegs(self, id_: str) -> list[memoryview] | None:
         """Return the stored JPEG of every frame; None if the store holds no JPEGs. Raises KeyError, StoreError."""
         self.facts(id_)
         return None
@@ -416,10 +416,12 @@ class StoredVideo:
     @property
     def source_frames(self) -> npt.NDArray[np.int64]:
         """(N,) number of the source frame of each frame, from the first one displayed; -1 if unknown."""
-        found = self.store.source_map(self.id)
-        if found is None:
+        mapping = self.store.source_map(self.id)
+        if mapping is None:
             return np.full(len(self), -1, np.int64)
-        return np.arange(len(self)) if found.frames is None else self._of_each(np.asarray(found.frames, np.int64))
+        return (
+            np.arange(len(self)) if mapping.frames is None else self._check_count(np.asarray(mapping.frames, np.int64))
+        )
 
     @property
     def source_timestamps(self) -> npt.NDArray[np.float64]:
@@ -427,15 +429,15 @@ class StoredVideo:
 
         By these, audio, sensors and labels of the source are looked up; `timestamps` count from the first frame that is stored.
         """
-        found = self.store.source_map(self.id)
-        if found is None:
+        mapping = self.store.source_map(self.id)
+        if mapping is None:
             return np.full(len(self), np.nan)
-        if found.pts is None:
+        if mapping.pts is None:
             return self.timestamps
-        pts = self._of_each(np.asarray(found.pts, np.float64))
-        return pts * found.time_base.numerator / found.time_base.denominator
+        pts = self._check_count(np.asarray(mapping.pts, np.float64))
+        return pts * mapping.time_base.numerator / mapping.time_base.denominator
 
-    def _of_each(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _check_count(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return values, one per frame. Raises StoreError for another number of values."""
         if len(values) != len(self):
             raise StoreError(
@@ -552,7 +554,7 @@ class StoredVideo:
     def tolerance(self) -> Tolerance:
         """Largest time by which another may fall short of the frame that it means. Raises StoreError if no times are known."""
         interval = exact_seconds(self.end_seconds / max(1, len(self)))
-        return Pace.of(interval, is_variable=self.frame_rate is None).tolerance
+        return Pace.build(interval, is_variable=self.frame_rate is None).tolerance
 
     def frames_at(self, seconds: Sequence[float]) -> Frames:
         """Return the frames that are shown at some times, in the order asked.
@@ -575,7 +577,7 @@ class StoredVideo:
             raise IndexError(
                 f"{self.id} shows no frame at {outside[0]:g} s; its frames are shown from 0 to {self.end_seconds:g} s"
             )
-        return self.frames(self.tolerance.shown_at(self.timestamps, times).tolist())
+        return self.frames(self.tolerance.frames_at(self.timestamps, times).tolist())
 
     def _room_for(self, shape: tuple[int, int, int, int], dtype: str) -> Frames:
         try:
@@ -616,13 +618,13 @@ class ManifestSources:
         self._table: pa.Table | None = None
         self._rows: dict[str, int] = {}
 
-    def of(self, id_: str) -> SourceMap | None:
+    def source_map(self, id_: str) -> SourceMap | None:
         """Return the source map of a video; None without a manifest, or with one of a version before 0.2."""
         if self._table is None:
             table = read_table(self._folder, ["id", *SOURCE_COLUMNS]) if manifest_paths(self._folder) else None
             if table is None:
                 return None
-            self._table = with_columns(table, SOURCE_COLUMNS).combine_chunks()
+            self._table = add_columns(table, SOURCE_COLUMNS).combine_chunks()
             self._rows = {each: number for number, each in enumerate(self._table["id"].to_pylist())}
         if id_ not in self._rows:
             return None

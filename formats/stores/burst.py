@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 
 from vidprep.formats.stores._index import FrameLocations
-from vidprep.formats.stores._indexed import IndexedLayout, IndexedStore, decode_rows, scaled_size
+from vidprep.formats.stores._indexed import IndexedLayout, IndexedStore, decode_rows, scale_size
 from vidprep.formats.stores.base import Frames
 from vidprep.formats.stores.data_files import DataFiles, ReadOptions, read_pieces
 
@@ -42,9 +42,9 @@ class BurstStore(IndexedStore):
         super().__init__(place, checksum=checksum)
 
     def _size(self, height: int, width: int) -> tuple[int, int]:
-        return scaled_size(height, width, self._short_side)
+        return scale_size(height, width, self._short_side)
 
-    def coded(self, id_: str) -> list[memoryview]:
+    def stored_jpegs(self, id_: str) -> list[memoryview]:
         places = self._index.places(id_)
         return self._read(id_, places, range(len(places.sizes)))
 
@@ -62,7 +62,7 @@ class BurstStore(IndexedStore):
 
     def _read(self, id_: str, places: FrameLocations, numbers: Sequence[int]) -> list[memoryview]:
         self._check_shard(places.shard)
-        found = read_pieces(self.files, places.shard, self._pieces(id_, places, numbers))
-        for number, data in zip(numbers, found, strict=True):
+        pieces = read_pieces(self.files, places.shard, self._pieces(id_, places, numbers))
+        for number, data in zip(numbers, pieces, strict=True):
             self._check(data, places, number, id_)
-        return found
+        return pieces

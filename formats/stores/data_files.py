@@ -137,22 +137,22 @@ class LocalFiles:
         return self._opened[name].size()
 
     def read(self, name: str, runs: Sequence[Run], buffers: Sequence[memoryview] | None = None) -> list[memoryview]:
-        number, found = self._opened[name].number, []
+        number, checksums = self._opened[name].number, []
         try:
             for place, run in enumerate(runs):
                 if buffers is None:
-                    found.append(memoryview(os.pread(number, run.size, run.offset)))
+                    checksums.append(memoryview(os.pread(number, run.size, run.offset)))
                 else:
-                    found.append(buffers[place][: os.preadv(number, [buffers[place]], run.offset)])
+                    checksums.append(buffers[place][: os.preadv(number, [buffers[place]], run.offset)])
         except OSError as error:
             raise StoreError(cannot_be_read(error), path=self.folder / name) from error
-        return found
+        return checksums
 
     def announce(self, done: int, wanted: Sequence[Wanted]) -> None:
         pass
 
     def open(self, name: str, offset: int = 0, size: int | None = None) -> io.BufferedReader:
-        return FilePart(self.folder / name, offset, size).buffered()
+        return FilePart(self.folder / name, offset, size).open_buffered()
 
     def forget(self, name: str) -> None:
         self._opened.drop(name)
@@ -172,15 +172,15 @@ def adjacent_runs(pieces: Sequence[Piece]) -> list[Run]:
 
 def read_pieces(files: DataFiles, name: str, pieces: Sequence[Piece]) -> list[memoryview]:
     """Return the bytes of each piece; those in one run are read at once. Raises StoreError at the end of the file."""
-    runs, found = adjacent_runs(pieces), list[memoryview]()
+    runs, pieces_read = adjacent_runs(pieces), list[memoryview]()
     for run, data in zip(runs, files.read(name, runs), strict=True):
         if len(data) != run.size:
             raise StoreError(
-                f"ends at byte {files.size(name)}; frames lie there up to byte {run.offset + run.size}",
+                f"ends at byte {files.size(name)}; the index has frames up to byte {run.offset + run.size}",
                 path=files.place(name),
             )
-        found += [data[at - run.offset : at - run.offset + size] for at, size, _ in run.pieces]
-    return found
+        pieces_read += [data[at - run.offset : at - run.offset + size] for at, size, _ in run.pieces]
+    return pieces_read
 
 
 def read_checked(
@@ -197,14 +197,14 @@ def read_checked(
     Raises:
         StoreError: They cannot be read, or are damaged.
     """
-    found = read_pieces(files, name, pieces)
-    for number, (piece, data) in enumerate(zip(pieces, found, strict=True)):
+    blocks = read_pieces(files, name, pieces)
+    for number, (piece, data) in enumerate(zip(pieces, blocks, strict=True)):
         if piece.crc32 is not None and zlib.crc32(data) != piece.crc32:
             raise StoreError(
                 f"{described(number)} is damaged: its checksum does not hold; `vidprep validate` names every damaged video",
                 path=files.place(name),
             )
-    return found
+    return blocks
 
 
 def end_of(files: DataFiles, name: str) -> int:
@@ -256,7 +256,7 @@ class FilePart(io.RawIOBase):
         self._file, self._offset, self._at = ShardFile(path), offset, 0
         self._size = self._file.size() - offset if size is None else size
 
-    def buffered(self) -> io.BufferedReader:
+    def open_buffered(self) -> io.BufferedReader:
         return io.BufferedReader(self)
 
     def readable(self) -> bool:

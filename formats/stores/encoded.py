@@ -51,7 +51,7 @@ from vidprep.formats.video.gop_frames import GopDecoders
 from vidprep.formats.video.numbered import NumberedFrames
 from vidprep.formats.video.packets import PacketIndex, PacketSpan, spans_of
 from vidprep.formats.video.pyav import plane_lines, reason_of
-from vidprep.formats.video.rgb import ToRgb, resized_picture, write_rgb
+from vidprep.formats.video.rgb import ToRgb, resize_picture, write_rgb
 from vidprep.formats.video.rgb16 import deep_resized, deep_rgb
 from vidprep.formats.video.sound import Sound
 
@@ -135,7 +135,7 @@ class VideoStore(FrameStore):
         return self._index.sizes()
 
     def storage(self) -> StorageOrder:
-        return StorageOrder.of(*self._index.storage())
+        return StorageOrder.build(*self._index.storage())
 
     def version(self) -> str:
         return self._index.version
@@ -145,18 +145,18 @@ class VideoStore(FrameStore):
 
     @cached_property
     def _labels(self) -> Labels:
-        return label_columns(self.folder).taken(self.ids)
+        return label_columns(self.folder).select(self.ids)
 
     def labels(self, id_: str) -> dict[str, Any]:
         self.entry(id_)
-        return self._labels.of(id_)
+        return self._labels.values_of(id_)
 
     def label_columns(self) -> Labels:
         return self._labels
 
     def source_map(self, id_: str) -> SourceMap | None:
         self.entry(id_)
-        return self._sources.of(id_)
+        return self._sources.source_map(id_)
 
     def entry(self, id_: str) -> VideoEntry:
         """Return what the index says of a video. Raises KeyError, StoreError."""
@@ -215,7 +215,7 @@ class VideoStore(FrameStore):
             fill_from(self._readers, id_, numbers, rows)
             return
         path, wanted = self.files.place(entry.file_name), dict(zip(numbers, rows, strict=True))
-        writer, decoded = RgbRows(path, id_, entry.facts, fast=self._fast), self.decoded(id_, numbers)
+        writer, decoded = RgbRows(path, id_, entry.facts, fast=self._fast), self.decode(id_, numbers)
         try:
             while batch := list(islice(decoded, BATCH_FRAMES)):
                 for number, frame in batch:
@@ -223,7 +223,7 @@ class VideoStore(FrameStore):
         except AvError as error:
             raise StoreError(f"{id_}: its colours cannot be converted: {reason_of(error)}", path=path) from error
 
-    def decoded(self, id_: str, numbers: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
+    def decode(self, id_: str, numbers: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """Yield frames of an indexed video as the decoder gives them, with their numbers, each run of adjacent GOPs by one
         read.
 
@@ -362,7 +362,7 @@ class RgbRows:
             if size_made is None:
                 row[:] = picture
             else:
-                resized_picture(picture, row)
+                resize_picture(picture, row)
 
 
 class FrameReader(Protocol):

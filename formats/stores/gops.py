@@ -39,7 +39,7 @@ import pyarrow.parquet as pq
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.row import OUTSIDE, ManifestRow, is_text
-from vidprep.formats.manifest.table import read_table, with_columns
+from vidprep.formats.manifest.table import add_columns, read_table
 from vidprep.formats.model import VideoFacts
 from vidprep.formats.profiles import CODECS
 from vidprep.formats.storage.local import replacing
@@ -159,13 +159,13 @@ class GopsFile:
 
     def entry(self, id_: str) -> VideoEntry:
         """Return a video. Raises KeyError, StoreError."""
-        found = self._kept.get(id_)
-        if found is None:
-            found = self._kept[id_] = self._read(id_)
-            self._kept_frames += found.facts.num_frames
+        entry = self._kept.get(id_)
+        if entry is None:
+            entry = self._kept[id_] = self._read(id_)
+            self._kept_frames += entry.facts.num_frames
             while self._kept_frames * 32 > KEPT_BYTES and len(self._kept) > 1:
                 self._kept_frames -= self._kept.popitem(last=False)[1].facts.num_frames
-        return found
+        return entry
 
     def _read(self, id_: str) -> VideoEntry:
         row = self._rows.row(id_, READ)
@@ -247,7 +247,7 @@ def facts_in(folder: Path, only: Path | None = None) -> pa.Table | None:
     table = read_table(folder, [*FACTS.names, "status"], only)
     if table is None:
         return None
-    table = with_columns(table, FACTS.names)
+    table = add_columns(table, FACTS.names)
     is_good = pc.equal(table["status"], "ok")
     table = (table if pc.all(is_good).as_py() else table.filter(is_good)).select(FACTS.names)
     in_file = pc.add(table["offset"], TAR_BLOCK)  # a shard has a header in front of each video
@@ -267,14 +267,14 @@ def differing_rows(folder: Path) -> Iterator[tuple[str, str]]:
     names = [name for name in FACTS.names if name != "keyframes"]
     try:
         with arrow_file(path) as source:
-            found = SortedGroups(source, path, COLUMNS).all(tuple(names)).combine_chunks()
+            stored = SortedGroups(source, path, COLUMNS).all(tuple(names)).combine_chunks()
     except OSError as error:
         raise StoreError(f"cannot be read: {error}", path=path) from error
     due = due.select(names).combine_chunks()
-    if found.equals(due):
+    if stored.equals(due):
         return
-    places = pc.index_in(due["id"], found["id"]).combine_chunks()
-    there, differs = found.take(places), pa.array(np.zeros(len(due), np.bool_))
+    places = pc.index_in(due["id"], stored["id"]).combine_chunks()
+    there, differs = stored.take(places), pa.array(np.zeros(len(due), np.bool_))
     for name in names:
         if name == "pts":
             same = pa.array([a == b for a, b in zip(there[name].to_pylist(), due[name].to_pylist(), strict=True)])
@@ -285,7 +285,7 @@ def differing_rows(folder: Path) -> Iterator[tuple[str, str]]:
     for number in np.flatnonzero(np.asarray(differs)).tolist():
         why = "its row differs from the manifest" if places[number].is_valid else "is not in it"
         yield due["id"][number].as_py(), why
-    for id_ in found["id"].filter(pc.invert(pc.is_in(found["id"], due["id"].combine_chunks()))).to_pylist():
+    for id_ in stored["id"].filter(pc.invert(pc.is_in(stored["id"], due["id"].combine_chunks()))).to_pylist():
         yield id_, "is not in the manifest"
 
 
@@ -293,31 +293,31 @@ def num_not_indexed(folder: Path) -> int:
     """Return how many good videos of a destination have neither packets nor a reason for it. Raises ManifestError."""
     facts, path = facts_in(folder), folder / GOPS_NAME
     try:
-        known = known_in(path) if path.is_file() else KNOWN.empty_table()
+        known = read_known(path) if path.is_file() else KNOWN.empty_table()
     except StoreError:  # reported otherwise
         return 0
-    told = known.filter(pc.or_(pc.is_valid(known["packets"]), pc.is_valid(known["not_indexed"])))
+    explained = known.filter(pc.or_(pc.is_valid(known["packets"]), pc.is_valid(known["not_indexed"])))
     if facts is None:
         return 0
-    return len(facts) - int(pc.sum(pc.is_in(facts["sha256"], told["sha256"].combine_chunks())).as_py() or 0)
+    return len(facts) - int(pc.sum(pc.is_in(facts["sha256"], explained["sha256"].combine_chunks())).as_py() or 0)
 
 
-def known_in(path: Path) -> pa.Table:
+def read_known(path: Path) -> pa.Table:
     """Return the columns KNOWN of an index. Raises StoreError."""
     try:
         with arrow_file(path) as source:
-            found: pa.Table = SortedGroups(source, path, COLUMNS).all(tuple(KNOWN.names))
-            return found.cast(KNOWN)
+            table: pa.Table = SortedGroups(source, path, COLUMNS).all(tuple(KNOWN.names))
+            return table.cast(KNOWN)
     except OSError as error:
         raise StoreError(f"cannot be read: {error}", path=path) from error
 
 
-def known_of(rows: Iterable[ManifestRow]) -> pa.Table:
+def list_known(rows: Iterable[ManifestRow]) -> pa.Table:
     """Return the columns KNOWN of rows that have packets."""
-    found = [(row.sha256, row.packets) for row in rows if row.packets is not None]
+    pairs = [(row.sha256, row.packets) for row in rows if row.packets is not None]
     columns = [
-        [sha256 for sha256, _ in found],
-        *([getattr(packets, name) for _, packets in found] for name in KNOWN.names[1:]),
+        [sha256 for sha256, _ in pairs],
+        *([getattr(packets, name) for _, packets in pairs] for name in KNOWN.names[1:]),
     ]
     return pa.table([pa.array(values, field.type) for values, field in zip(columns, KNOWN, strict=True)], schema=KNOWN)
 

@@ -28,12 +28,12 @@ import simplejpeg
 
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.labels import Labels
-from vidprep.formats.manifest.row import ManifestRow, is_text, shown
+from vidprep.formats.manifest.row import ManifestRow, is_text, show
 from vidprep.formats.manifest.table import label_columns, manifest_paths, read_rows
 from vidprep.formats.storage.local import replacing
 from vidprep.formats.storage.ranges import Piece, Run
-from vidprep.formats.storage.untrusted import cached_method, exact_ratio, read_json
-from vidprep.formats.stores._indexed import decode_rows, scaled_size
+from vidprep.formats.storage.untrusted import cache_method, exact_ratio, read_json
+from vidprep.formats.stores._indexed import decode_rows, scale_size
 from vidprep.formats.stores.base import (
     Frames,
     FrameStore,
@@ -41,7 +41,7 @@ from vidprep.formats.stores.base import (
     SourceMap,
     StorageOrder,
     VideoFacts,
-    described,
+    describe_unit,
     labels_in,
 )
 from vidprep.formats.stores.data_files import DataFiles, ReadOptions, adjacent_runs, end_of, read_checked
@@ -87,25 +87,25 @@ class GulpLayout(StoreLayout):
         yield root / LABELS_NAME
 
     def _entry(self, row: ManifestRow) -> dict[str, Any]:
-        return {"frame_info": self._places(row), "meta_data": [described(row)]}
+        return {"frame_info": self._places(row), "meta_data": [describe_unit(row)]}
 
     def _places(self, row: ManifestRow) -> list[list[int]]:
         sizes = row.frame_sizes or []
         return [[at, -size % 4, size + -size % 4] for at, size in zip(self.offsets(row), sizes, strict=True)]
 
     def faults_of_index(self, root: Path, rows: Sequence[ManifestRow], *, are_all: bool) -> Iterator[str]:
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         paths = root.glob("*.gmeta") if are_all else {root / meta_name(row.file_name) for row in rows}
         for path in sorted(path for path in paths if path.is_file()):
             try:
-                found |= {id_: entry["frame_info"] for id_, entry in read_json(path).items()}
+                entries |= {id_: entry["frame_info"] for id_, entry in read_json(path).items()}
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 yield f"{path}: is damaged: {error}"
         for row in rows:
-            if found.pop(row.id, None) != self._places(row):
+            if entries.pop(row.id, None) != self._places(row):
                 yield f"{root}/*.gmeta: {row.id}: the manifest has other positions of its frames"
         if are_all:
-            yield from (f"{root}/*.gmeta: {id_}: is not in the manifest" for id_ in found)
+            yield from (f"{root}/*.gmeta: {id_}: is not in the manifest" for id_ in entries)
 
 
 def meta_name(shard: str) -> str:
@@ -157,7 +157,7 @@ class GulpStore(FrameStore):
         self._labels = label_columns(self.folder) if manifest_paths(self.folder) else None
         self._sources = ManifestSources(self.folder)
         self._crc32 = dict(read_rows(self.folder, _UnitChecksums))
-        self._first_size = cached_method(self._size_of_first, 100_000)
+        self._first_size = cache_method(self._size_of_first, 100_000)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -201,29 +201,29 @@ class GulpStore(FrameStore):
 
     def labels(self, id_: str) -> dict[str, Any]:
         entry = self._entry(id_)
-        return self._labels.of(id_) if self._labels else labels_in(entry.meta_data, OWN_FACTS)
+        return self._labels.values_of(id_) if self._labels else labels_in(entry.meta_data, OWN_FACTS)
 
     def label_columns(self) -> Labels:
-        return self._labels.taken(self.ids) if self._labels else super().label_columns()
+        return self._labels.select(self.ids) if self._labels else super().label_columns()
 
     def storage(self) -> StorageOrder:
-        found = [self._entries[id_] for id_ in self.ids]
-        firsts = [int(each.frame_info[0][0]) if each.frame_info else 0 for each in found]
-        sizes = [sum(int(size) for _, _, size in each.frame_info) for each in found]
-        return StorageOrder.of(pa.array([each.data for each in found]), pa.array(firsts), pa.array(sizes))
+        entries = [self._entries[id_] for id_ in self.ids]
+        firsts = [int(each.frame_info[0][0]) if each.frame_info else 0 for each in entries]
+        sizes = [sum(int(size) for _, _, size in each.frame_info) for each in entries]
+        return StorageOrder.build(pa.array([each.data for each in entries]), pa.array(firsts), pa.array(sizes))
 
     def source_map(self, id_: str) -> SourceMap | None:
         self._entry(id_)
-        return self._sources.of(id_)
+        return self._sources.source_map(id_)
 
     def facts(self, id_: str) -> VideoFacts:
         entry = self._entry(id_)
-        height, width = scaled_size(*self._first_size(id_), self._short_side)
+        height, width = scale_size(*self._first_size(id_), self._short_side)
         rate = entry.meta_data.get("frame_rate")
         try:
             exact = exact_ratio("frame_rate", rate) if isinstance(rate, list) else None
         except ValueError as error:
-            raise StoreError(f"{id_}: {shown(rate)} is not a frame rate", path=self.files.place(entry.data)) from error
+            raise StoreError(f"{id_}: {show(rate)} is not a frame rate", path=self.files.place(entry.data)) from error
         return VideoFacts(len(entry.frame_info), height, width, exact)
 
     def _entry(self, id_: str) -> _Entry:
@@ -262,13 +262,13 @@ class GulpStore(FrameStore):
 
     def _bytes(self, id_: str, numbers: Sequence[int]) -> list[memoryview]:
         pieces = self._pieces(id_, numbers)
-        return read_checked(self.files, self._entry(id_).data, pieces, partial(self._described, id_, numbers))
+        return read_checked(self.files, self._entry(id_).data, pieces, partial(self._describe, id_, numbers))
 
-    def _described(self, id_: str, numbers: Sequence[int], place: int) -> str:
+    def _describe(self, id_: str, numbers: Sequence[int], place: int) -> str:
         number = numbers[place]
         return f"frame {number} of {id_} at offset {self._entry(id_).frame_info[number][0]}"
 
-    def coded(self, id_: str) -> list[memoryview]:
+    def stored_jpegs(self, id_: str) -> list[memoryview]:
         return self._bytes(id_, range(len(self._entry(id_).frame_info)))
 
     def fill(self, id_: str, numbers: Sequence[int], rows: Sequence[Frames]) -> None:
@@ -277,9 +277,9 @@ class GulpStore(FrameStore):
             self._bytes(id_, numbers),
             rows,
             full=full,
-            size=scaled_size(*full, self._short_side),
+            size=scale_size(*full, self._short_side),
             fast=self._fast,
-            place=partial(self._described, id_, numbers),
+            place=partial(self._describe, id_, numbers),
             path=self.files.place(entry.data),
         )
 

@@ -30,7 +30,7 @@ class Ids(Sequence[str]):
         self.array = pa.array(encoded, pa.large_binary())
 
     @classmethod
-    def of_column(cls, column: pa.ChunkedArray) -> Ids:
+    def build(cls, column: pa.ChunkedArray) -> Ids:
         """Create from a sorted Arrow column of strings or bytes, without copying one that is in one piece."""
         made = cls.__new__(cls)
         made.array = (
@@ -80,10 +80,10 @@ class Ids(Sequence[str]):
 
     def places(self, others: Ids) -> npt.NDArray[np.int64]:
         """Return the position of each of other ids; -1 if it is not there."""
-        found = pc.index_in(others.array.cast(pa.large_binary()), self.array.cast(pa.large_binary()))
-        return np.asarray(pc.fill_null(found, -1).to_numpy(), np.int64)
+        places = pc.index_in(others.array.cast(pa.large_binary()), self.array.cast(pa.large_binary()))
+        return np.asarray(pc.fill_null(places, -1).to_numpy(), np.int64)
 
-    def taken(self, places: npt.NDArray[np.int64]) -> Ids:
+    def select(self, places: npt.NDArray[np.int64]) -> Ids:
         """Return the ids at ascending positions."""
         made = Ids.__new__(Ids)
         made.array = self.array.take(pa.array(places, pa.int64()))

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import StoreError
-from vidprep.formats.manifest.labels import Labels, classes_of, joined
+from vidprep.formats.manifest.labels import Labels, classes_of, concatenate
 from vidprep.formats.stores.base import ComingClip, Frames, FrameStore, Samples, SourceMap, StorageOrder, VideoFacts
 from vidprep.formats.stores.ids import Ids
 
@@ -38,9 +38,9 @@ class JoinedStores(FrameStore):
         self._stores = [(f"{name}/" if name else "", store) for name, store in named]
         super().__init__(_common_place([store.path for _, store in self._stores]))
         self.reads_uint16 = all(store.reads_uint16 for _, store in self._stores)  # type: ignore[misc]
-        found = self._all_ids()
-        self._order = np.argsort(np.asarray(found, object), kind="stable")
-        if twins := [found[one] for one, other in pairwise(self._order.tolist()) if found[one] == found[other]]:
+        ids = self._all_ids()
+        self._order = np.argsort(np.asarray(ids, object), kind="stable")
+        if twins := [ids[one] for one, other in pairwise(self._order.tolist()) if ids[one] == ids[other]]:
             first, second, *_ = (store.path for name, store in self._stores if self._own_id(twins[0], name, store))
             raise StoreError(f"{twins[0]!r} is in {first} too; give the stores names: {{'a': …, 'b': …}}", path=second)
 
@@ -61,8 +61,8 @@ class JoinedStores(FrameStore):
         return f"<{len(self._stores)} stores below {self.path}: {len(self)} videos>"
 
     def _ids(self) -> Ids:
-        found = self._all_ids()
-        return Ids(found[place] for place in self._order.tolist())
+        ids = self._all_ids()
+        return Ids(ids[place] for place in self._order.tolist())
 
     def _home(self, id_: str) -> tuple[FrameStore, str]:
         for name, store in self._stores:
@@ -73,21 +73,23 @@ class JoinedStores(FrameStore):
 
     @cached_property
     def _labels(self) -> Labels:
-        found = [(name, store.label_columns()) for name, store in self._stores]
-        return joined([Labels([name + own for own in each.ids], each.columns) for name, each in found]).taken(self.ids)
+        labels = [(name, store.label_columns()) for name, store in self._stores]
+        return concatenate([Labels([name + own for own in each.ids], each.columns) for name, each in labels]).select(
+            self.ids
+        )
 
     def labels(self, id_: str) -> dict[str, Any]:
         """Return the labels of a video, including names that only other stores have (as None)."""
         self._home(id_)
-        return self._labels.of(id_)
+        return self._labels.values_of(id_)
 
     def label_columns(self) -> Labels:
         return self._labels
 
     @cached_property
     def classes(self) -> list[str] | None:
-        found = classes_of(self._labels)
-        return found and sorted({*found, *(name for _, store in self._stores for name in store.classes or ())})
+        classes = classes_of(self._labels)
+        return classes and sorted({*classes, *(name for _, store in self._stores for name in store.classes or ())})
 
     def facts(self, id_: str) -> VideoFacts:
         store, own = self._home(id_)
@@ -98,16 +100,16 @@ class JoinedStores(FrameStore):
         return store.source_map(own)
 
     def storage(self) -> StorageOrder:
-        found, before = list[StorageOrder](), 0
+        orders, before = list[StorageOrder](), 0
         for _, store in self._stores:
-            found.append(one := store.storage())
-            found[-1] = one._replace(files=one.files + before)
+            orders.append(one := store.storage())
+            orders[-1] = one._replace(files=one.files + before)
             before += int(np.max(one.files, initial=-1)) + 1
-        return StorageOrder(*(np.concatenate(columns)[self._order] for columns in zip(*found, strict=True)))
+        return StorageOrder(*(np.concatenate(columns)[self._order] for columns in zip(*orders, strict=True)))
 
     def version(self) -> str:
-        found = [store.version() for _, store in self._stores]
-        return " ".join(found) if all(found) else ""
+        versions = [store.version() for _, store in self._stores]
+        return " ".join(versions) if all(versions) else ""
 
     def content_digest(self, places: npt.NDArray[np.int64]) -> str:
         own, digests = self._order[places], []
@@ -137,8 +139,8 @@ class JoinedStores(FrameStore):
         sizes = [0] * len(clips)
         for _, store in self._stores:
             own = [number for number, (home, _) in enumerate(homes) if home is store]
-            found = store.announce(done, [clips[number]._replace(id=homes[number][1]) for number in own])
-            for number, size in zip(own, found, strict=True):
+            announced = store.announce(done, [clips[number]._replace(id=homes[number][1]) for number in own])
+            for number, size in zip(own, announced, strict=True):
                 sizes[number] = size
         return sizes
 
@@ -150,9 +152,9 @@ class JoinedStores(FrameStore):
         store, own = self._home(id_)
         return store.samples(own, span, rate, num_channels)
 
-    def coded(self, id_: str) -> list[memoryview] | None:
+    def stored_jpegs(self, id_: str) -> list[memoryview] | None:
         store, own = self._home(id_)
-        return store.coded(own)
+        return store.stored_jpegs(own)
 
 
 def _common_place(places: Sequence[str | os.PathLike[str]]) -> str:

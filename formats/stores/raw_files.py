@@ -33,13 +33,13 @@ from vidprep.formats.stores.base import Frames, FrameStore, Samples, SourceMap, 
 from vidprep.formats.stores.data_files import Handles
 from vidprep.formats.stores.encoded import RgbRows, VideoReader, fill_from, samples_from
 from vidprep.formats.video.midway import HeldBackFrames
-from vidprep.formats.video.picture_facts import rounded_crop, turn_of
-from vidprep.formats.video.pyav import demuxed
+from vidprep.formats.video.picture_facts import round_crop, turn_of
+from vidprep.formats.video.pyav import demux
 from vidprep.formats.video.seek import survey_of
 from vidprep.formats.video.series import decode_picture
 from vidprep.formats.video.sound import Sound
 from vidprep.formats.video.source import Source
-from vidprep.formats.video.timestamps import StampCounts, on_time_line
+from vidprep.formats.video.timestamps import StampCounts, add_timestamps
 
 MAX_PIXELS = 36_000_000
 
@@ -167,19 +167,19 @@ class VideoFiles(FrameStore):
         return self._scanned[id_]
 
     def _open(self, id_: str) -> VideoReader | _PictureReader:
-        found = self.scan(id_)
+        scan = self.scan(id_)
         if id_ in self._series:
-            return _PictureReader(self._series[id_], id_, found.facts, fast=self._fast)
-        kind = _CountingReader if found.origin_pts is None else _SurveyedReader
+            return _PictureReader(self._series[id_], id_, scan.facts, fast=self._fast)
+        kind = _CountingReader if scan.origin_pts is None else _SurveyedReader
         return kind(
             None,
             self.file(id_),
             id_,
-            found.facts,
-            origin_pts=found.origin_pts or 0,
-            stream_index=found.stream_index,
-            cropping=found.cropping,
-            orientations=found.orientations,
+            scan.facts,
+            origin_pts=scan.origin_pts or 0,
+            stream_index=scan.stream_index,
+            cropping=scan.cropping,
+            orientations=scan.orientations,
             fast=self._fast,
         )
 
@@ -239,7 +239,7 @@ class _CountingReader(VideoReader):
         number = 0
         decoder = self._stream.codec_context
         held_back = HeldBackFrames(decoder.name)
-        for packet in chain(demuxed(self._container, self._stream), [None]):
+        for packet in chain(demux(self._container, self._stream), [None]):
             frames: list[VideoFrame] = []
             with suppress(AvError):  # the scan skipped the damaged packet too
                 frames = [] if packet is None else held_back.before(packet, decoder)
@@ -257,19 +257,19 @@ class _CountingReader(VideoReader):
 
 def _series(folder: Path, rate: Fraction | None) -> PictureSeries:
     try:
-        found = list_pictures(str(folder))
+        pictures = list_pictures(str(folder))
     except ReadError as error:
         raise StoreError(error.message, path=folder) from error
     if rate is None:
         raise StoreError("is a folder of numbered pictures; give source_fps, its pictures a second", path=folder)
-    return found
+    return pictures
 
 
 def _scan_pictures(pictures: PictureSeries, rate: Fraction) -> ScanResult:
     """Scan a folder: its first picture tells the size of all. Raises ReadError."""
     frame = decode_picture(pictures.path_of(0), pictures.extension)
     orientation, count = turn_of(frame).orientation, len(pictures.names)
-    facts = VideoFacts(count, *_shown(frame, NO_CROPPING, orientation), rate)
+    facts = VideoFacts(count, *_display_size(frame, NO_CROPPING, orientation), rate)
     return ScanResult(facts, 0, NO_CROPPING, {0: orientation}, None, Fraction(0))
 
 
@@ -284,25 +284,25 @@ def _scan(path: Path, opening: dict[str, Any]) -> ScanResult:
         info = source.info
         survey = survey_of(source)
         if survey is None:
-            return _counted(path, opening)
+            return _scan_by_decoding(path, opening)
     with Source(path, max_pixels=MAX_PIXELS, **opening) as source:
         frame = next(source.decode(source.packets()), None)
         if frame is None or not survey.shown:
             raise ReadError("holds no picture that can be decoded", path=path)
-        cropping, orientation = rounded_crop(info.cropping, frame), turn_of(frame).orientation
+        cropping, orientation = round_crop(info.cropping, frame), turn_of(frame).orientation
     pts = np.asarray(survey.shown, np.int64)
     known = set(survey.keyframes)
     keyframes = [number for number, ticks in enumerate(survey.shown) if ticks in known]
     if not keyframes or keyframes[0] != 0 or len(set(survey.shown)) < len(pts):
-        return _counted(path, opening)
-    size = _shown(frame, cropping, orientation)
+        return _scan_by_decoding(path, opening)
+    size = _display_size(frame, cropping, orientation)
     duration = survey.end * info.time_base
     facts = VideoFacts(len(pts), *size, None, pts, info.time_base, keyframes, duration)
     origin_seconds = survey.origin_pts * info.time_base
     return ScanResult(facts, info.stream_index, cropping, {0: orientation}, survey.origin_pts, origin_seconds)
 
 
-def _counted(path: Path, opening: dict[str, Any]) -> ScanResult:
+def _scan_by_decoding(path: Path, opening: dict[str, Any]) -> ScanResult:
     """Scan a file by decoding all of it, with the timestamp rules of `vidprep transcode`. Without timestamps, use the
     header's rate.
     """
@@ -312,12 +312,12 @@ def _counted(path: Path, opening: dict[str, Any]) -> ScanResult:
         size, cropping, orientations = (0, 0), NO_CROPPING, dict[int, Orientation]()
         orientation: Orientation | None = None
         ahead = source.packets_ahead(source.packets())
-        for frame, stamp, _ in on_time_line(source.decode(iter(ahead)), info.usual_step, counts, ahead):
+        for frame, stamp, _ in add_timestamps(source.decode(iter(ahead)), info.usual_step, counts, ahead):
             if (turned := turn_of(frame).orientation) != orientation:
                 orientation = orientations[len(pts)] = turned
             if not pts:
-                cropping = rounded_crop(info.cropping, frame)
-                size = _shown(frame, cropping, turned)
+                cropping = round_crop(info.cropping, frame)
+                size = _display_size(frame, cropping, turned)
             pts.append(stamp)
     if not pts:
         raise ReadError("holds no picture that can be decoded", path=path)
@@ -337,7 +337,7 @@ def _nudges(ascending: Sequence[int]) -> Iterator[int]:
         yield nudge
 
 
-def _shown(frame: VideoFrame, crop: Cropping, orientation: Orientation) -> tuple[int, int]:
+def _display_size(frame: VideoFrame, crop: Cropping, orientation: Orientation) -> tuple[int, int]:
     """Return height and width of a frame after cropping and turning."""
     height, width = frame.height - crop.top - crop.bottom, frame.width - crop.left - crop.right
     return (width, height) if orientation.transpose else (height, width)

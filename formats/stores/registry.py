@@ -162,7 +162,7 @@ def _open_remote(
     from vidprep.formats.stores.remote_files import RemoteFiles, default_cache_dir
 
     copies = Path(cache_dir) if cache_dir is not None else default_cache_dir()
-    place = RangePlace.of(url, storage_options, **cache)
+    place = RangePlace.build(url, storage_options, **cache)
     if place.cache_dir_bytes:
         digest = hashlib.sha256(place.url.encode()).hexdigest()[:24]
         place = replace(place, cache_dir=str(copies.absolute() / "pieces" / digest))
@@ -178,7 +178,7 @@ def _open_remote(
         if _is_of_one_run(kind, files.folder):
             files.settle(f"{kind}.json" if (files.folder / f"{kind}.json").exists() else MANIFEST_NAME)
     except VidprepError as error:
-        raise error.renamed(str(files.folder), files.path) from error
+        raise error.rename_files(str(files.folder), files.path) from error
     return store
 
 

@@ -25,7 +25,7 @@ from vidprep.formats.storage.ranges import (
     use_server,
 )
 from vidprep.formats.storage.shared import is_for_child
-from vidprep.formats.stores._fetched import FetchedFolder, InUse, copied_in, default_cache_dir as default_cache_dir
+from vidprep.formats.stores._fetched import FetchedFolder, InUse, default_cache_dir as default_cache_dir, list_copies
 from vidprep.formats.stores.data_files import Handles
 
 BUFFER_BYTES = 1 << 18
@@ -61,8 +61,8 @@ class RemoteFiles:
 
     def _current(self) -> InUse:
         """Return the copies of manifest and index, as they are now."""
-        with self._copies.locked():
-            return self._with(lambda connection: self._copies.current(connection), COPIES)
+        with self._copies.lock():
+            return self._call(lambda connection: self._copies.current(connection), COPIES)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -77,7 +77,7 @@ class RemoteFiles:
         use_server(state["server"])
         self._range_place, self._cache_dir, self._added = state["place"], state["cache_dir"], ()
         self._open_handles()
-        there = InUse.of(state["folder"])
+        there = InUse.mark(state["folder"])
         if there is None:  # on another machine
             there = self._current()
             if there.folder.name != state["folder"].name:
@@ -89,7 +89,7 @@ class RemoteFiles:
         version = "" if of == COPIES else self.folder.name
         return connection_to(replace(self._range_place, version=version))
 
-    def _with(self, do: Callable[[Connection], T], of: str = DATA) -> T:
+    def _call(self, do: Callable[[Connection], T], of: str = DATA) -> T:
         """Call a function with this thread's connection; again with a new one if the process that reads was killed. Raises
         StoreError.
         """
@@ -110,8 +110,8 @@ class RemoteFiles:
         """Copy more files to the folder. Raises StoreError."""
         if names:
             self._added = (*self._added, *names)
-            with self._copies.locked():
-                self._with(lambda connection: self._copies.add(self.folder, connection, names), COPIES)
+            with self._copies.lock():
+                self._call(lambda connection: self._copies.add(self.folder, connection, names), COPIES)
             for name in names:
                 if not (self.folder / name).exists():
                     raise StoreError(
@@ -120,12 +120,12 @@ class RemoteFiles:
 
     def settle(self, root: str) -> None:
         """Record that the copies are of one run; see `FetchedFolder.settle`."""
-        with self._copies.locked():
+        with self._copies.lock():
             self._copies.settle(self.folder, root)
 
     def counts(self) -> RangeCounts:
         """Return what was read from the URL by this program and its children."""
-        return self._with(lambda connection: connection.counts())
+        return self._call(lambda connection: connection.counts())
 
     @property
     def keeps_read(self) -> bool:
@@ -140,11 +140,11 @@ class RemoteFiles:
         return self._copy.folder
 
     def place(self, name: str) -> str:
-        return self._range_place.shown(name)
+        return self._range_place.show(name)
 
-    def copied(self) -> list[str]:
+    def list_copies(self) -> list[str]:
         """Return the names of the copies."""
-        return copied_in(self.folder)
+        return list_copies(self.folder)
 
     def size(self, name: str) -> int:
         if name not in self._sizes:
@@ -158,14 +158,14 @@ class RemoteFiles:
 
     def size_if_there(self, name: str) -> int | None:
         """Return the size of a file in bytes; None if it does not exist. Raises StoreError."""
-        about = self._with(lambda connection: connection.stat(name))
-        return None if about is None else about.size_bytes
+        remote = self._call(lambda connection: connection.stat(name))
+        return None if remote is None else remote.size_bytes
 
     def read(self, name: str, runs: Sequence[Run], buffers: Sequence[memoryview] | None = None) -> list[memoryview]:
-        return self._with(lambda connection: connection.read(name, runs, buffers))
+        return self._call(lambda connection: connection.read(name, runs, buffers))
 
     def announce(self, done: int, wanted: Sequence[Wanted]) -> None:
-        self._with(lambda connection: connection.announce(done, wanted))
+        self._call(lambda connection: connection.announce(done, wanted))
 
     def open(self, name: str, offset: int = 0, size: int | None = None) -> io.BufferedReader:
         whole = self.size(name) - offset if size is None else size

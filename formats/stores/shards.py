@@ -48,7 +48,7 @@ class StoreLayout(ABC):
 
     def shard_name(self, run: int, number: int) -> str:
         """Return the name of a shard. `run` is 0 in a packed store."""
-        return numbered_shard(run, number) + self.suffix
+        return shard_name(run, number) + self.suffix
 
     def is_shard(self, name: str) -> bool:
         return NUMBERED_SHARD.fullmatch(name.removesuffix(self.suffix)) is not None and name.endswith(self.suffix)
@@ -120,8 +120,8 @@ class ShardWriter:
         end = self._end
         try:
             for piece in pieces:
-                end = _written(self._fd, piece, end)
-            _written(self._fd, self._layout.tail, end)
+                end = _write(self._fd, piece, end)
+            _write(self._fd, self._layout.tail, end)
         except BaseException:
             self._cut_back(self._fd)
             raise
@@ -140,7 +140,7 @@ class ShardWriter:
         """Remove the part of a unit that could not be written completely."""
         os.ftruncate(fd, self._end)
         if self._end:
-            _written(fd, self._layout.tail, self._end)
+            _write(fd, self._layout.tail, self._end)
         else:
             os.close(fd)
             self._fd = None
@@ -159,7 +159,7 @@ class ShardWriter:
         self._flushes, self._flushed = [], 0
 
 
-def shuffled(ids: Iterable[str]) -> list[str]:
+def shuffle_ids(ids: Iterable[str]) -> list[str]:
     """Return ids in an order that looks random and is the same for the same ids: that of a hash of each.
 
     Ids are mostly sorted by class. Read in this order, neighbours in a shard are of many classes.
@@ -167,7 +167,7 @@ def shuffled(ids: Iterable[str]) -> list[str]:
     return sorted(ids, key=lambda id_: (blake2b(id_.encode("utf-8", "surrogateescape"), digest_size=8).digest(), id_))
 
 
-def numbered_shard(run: int, number: int) -> str:
+def shard_name(run: int, number: int) -> str:
     """Return the name of a shard without suffix: data-00002-00000 is the first of run 2, data-00002p00003-00000 of its
     partition 3, data-00000 of a packed store.
     """
@@ -176,7 +176,7 @@ def numbered_shard(run: int, number: int) -> str:
     return f"data-{maker if run else ''}{number:05d}"
 
 
-def _written(fd: int, data: bytes, offset: int) -> int:
+def _write(fd: int, data: bytes, offset: int) -> int:
     """Write all bytes and return the position after them. Raises OSError."""
     left = memoryview(data)
     while left:

@@ -20,7 +20,7 @@ from vidprep.formats.storage.ranges import Run
 from vidprep.formats.stores._indexed import IndexedLayout, IndexedStore
 from vidprep.formats.stores.base import Frames
 from vidprep.formats.stores.data_files import DataFiles, ReadOptions
-from vidprep.formats.video.rgb import resized_picture
+from vidprep.formats.video.rgb import resize_picture
 
 LAYOUT = IndexedLayout("tensor", ".raw")
 
@@ -50,8 +50,8 @@ class TensorStore(IndexedStore):
                 )
         pictures = [row if row.shape == shape else np.empty(shape, np.uint8) for row in rows]
         runs = [Run(piece.offset, piece.size, (piece,)) for piece in pieces]
-        found = self.files.read(places.shard, runs, [picture.data.cast("B") for picture in pictures])
-        for number, piece, data, picture, row in zip(numbers, pieces, found, pictures, rows, strict=True):
+        checksums = self.files.read(places.shard, runs, [picture.data.cast("B") for picture in pictures])
+        for number, piece, data, picture, row in zip(numbers, pieces, checksums, pictures, rows, strict=True):
             if len(data) != piece.size:
                 raise StoreError(
                     f"ends at byte {self.files.size(places.shard)}; frame {number} of {id_} extends to {piece.offset + piece.size}",
@@ -59,4 +59,4 @@ class TensorStore(IndexedStore):
                 )
             self._check(data, places, number, id_)
             if picture is not row:
-                resized_picture(picture, row)
+                resize_picture(picture, row)

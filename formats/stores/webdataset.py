@@ -41,7 +41,7 @@ from vidprep.formats.storage.untrusted import (
     parse_json,
     whole_between,
 )
-from vidprep.formats.stores._indexed import decode_rows, scaled_size
+from vidprep.formats.stores._indexed import decode_rows, scale_size
 from vidprep.formats.stores.base import (
     Frames,
     FrameStore,
@@ -49,7 +49,7 @@ from vidprep.formats.stores.base import (
     SourceMap,
     StorageOrder,
     VideoFacts,
-    described,
+    describe_unit,
     facts_of,
     labels_in,
 )
@@ -72,7 +72,7 @@ class TarLayout(StoreLayout):
         key = sample_key(row.id)
         for number, size in enumerate(row.frame_sizes or ()):
             yield from tar_member(f"{key}.{number:06d}.jpg", frames.read(size))
-        yield from tar_member(f"{key}.json", json.dumps(described(row), ensure_ascii=False, default=str).encode())
+        yield from tar_member(f"{key}.json", json.dumps(describe_unit(row), ensure_ascii=False, default=str).encode())
 
     def offsets(self, row: ManifestRow) -> list[int]:
         steps = (TAR_BLOCK + size + -size % TAR_BLOCK for size in row.frame_sizes or ())
@@ -118,11 +118,11 @@ class VideoTarLayout(TarLayout):
             key = hashlib.sha256(row.id.encode()).hexdigest()
         gop = (row.keyframes or [0])[1] if len(row.keyframes or ()) > 1 else row.num_frames
         times = {"pts": row.pts, "time_base": [row.time_base_num, row.time_base_den]} if row.pts is not None else {}
-        about = {"id": row.id, "gop": gop} | described(row) | times
+        content = {"id": row.id, "gop": gop} | describe_unit(row) | times
         yield tar_header(f"{key}.{row.container}", size)
         yield from copy(frames)
         yield bytes(-size % TAR_BLOCK)
-        yield from tar_member(f"{key}.json", json.dumps(about, ensure_ascii=False, default=str).encode())
+        yield from tar_member(f"{key}.json", json.dumps(content, ensure_ascii=False, default=str).encode())
 
     def payload(self, row: ManifestRow) -> list[tuple[int, int]]:
         return [((row.offset or 0) + TAR_BLOCK, row.size_bytes or 0)]
@@ -172,7 +172,7 @@ class TarStore(FrameStore):
         self._prepare()
 
     def _prepare(self) -> None:
-        self._samples = dict(self._from_manifest() if manifest_paths(self.folder) else self._from_scan())
+        self._samples = dict(self._read_manifest() if manifest_paths(self.folder) else self._scan())
         self._sources = ManifestSources(self.folder)
         self._videos = Handles(self._open_video, VideoReader.close)
 
@@ -183,14 +183,14 @@ class TarStore(FrameStore):
         self.__dict__.update(state)
         self._prepare()
 
-    def _from_manifest(self) -> Iterator[tuple[str, _Sample]]:
+    def _read_manifest(self) -> Iterator[tuple[str, _Sample]]:
         for row in manifest_rows(self.folder):
             if not row.ok or not row.file_name.endswith(".tar"):
                 continue
             places = list(zip(LAYOUT.offsets(row), row.frame_sizes or (), strict=True))
             yield row.id, _Sample(row.file_name, places, row.frame_crc32, None, facts_of(row), row.labels)
 
-    def _from_scan(self) -> Iterator[tuple[str, _Sample]]:
+    def _scan(self) -> Iterator[tuple[str, _Sample]]:
         seen: set[str] = set()
         for path in sorted(path for path in self.folder.glob("*.tar") if path.is_file()):
             try:
@@ -241,49 +241,49 @@ class TarStore(FrameStore):
 
     def label_columns(self) -> Labels:
         if manifest_paths(self.folder):
-            return label_columns(self.folder).taken(self.ids)
+            return label_columns(self.folder).select(self.ids)
         return super().label_columns()
 
     def storage(self) -> StorageOrder:
         places = [self.place(id_) for id_ in self.ids]
-        found = [self._samples[id_] for id_ in self.ids]
-        sizes = [each.video[1] if each.video else sum(size for _, size in each.frames) for each in found]
-        return StorageOrder.of(
+        samples = [self._samples[id_] for id_ in self.ids]
+        sizes = [each.video[1] if each.video else sum(size for _, size in each.frames) for each in samples]
+        return StorageOrder.build(
             pa.array([tar for tar, _ in places]), pa.array([at for _, at in places]), pa.array(sizes)
         )
 
     def source_map(self, id_: str) -> SourceMap | None:
         self._sample(id_)
-        return self._sources.of(id_)
+        return self._sources.source_map(id_)
 
     def facts(self, id_: str) -> VideoFacts:
         sample = self._sample(id_)
-        about = sample.about
-        if sample.video is not None and not about.get("gop"):
+        content = sample.about
+        if sample.video is not None and not content.get("gop"):
             raise StoreError(
                 f"{id_}: a video that vidprep did not encode; its .json has no gop", path=self.files.place(sample.tar)
             )
         try:
-            rate = exact_ratio("frame_rate", about["frame_rate"]) if about.get("frame_rate") else None
+            rate = exact_ratio("frame_rate", content["frame_rate"]) if content.get("frame_rate") else None
             if sample.video is not None:
-                return _facts_of_video(about, rate, sample.video[1])
+                return _facts_of_video(content, rate, sample.video[1])
         except (KeyError, ValueError) as error:
             raise StoreError(f"{id_}: its .json is not valid: {error}", path=self.files.place(sample.tar)) from error
         full = self._full_size(id_, sample)
-        height, width = scaled_size(*full, self._short_side)
+        height, width = scale_size(*full, self._short_side)
         return VideoFacts(len(sample.frames), height, width, rate)
 
     def _full_size(self, id_: str, sample: _Sample) -> tuple[int, int]:
-        about = sample.about
-        if not all(type(about.get(side)) is int for side in ("height", "width")):
+        content = sample.about
+        if not all(type(content.get(side)) is int for side in ("height", "width")):
             if not sample.frames:
                 raise StoreError(f"{id_} has no frames", path=self.files.place(sample.tar))
             (data,) = self._bytes(id_, sample, [0])
             try:
-                about["height"], about["width"], *_ = simplejpeg.decode_jpeg_header(data)
+                content["height"], content["width"], *_ = simplejpeg.decode_jpeg_header(data)
             except ValueError as error:
                 raise StoreError(f"frame 0 of {id_}: {error}", path=self.files.place(sample.tar)) from error
-        return about["height"], about["width"]
+        return content["height"], content["width"]
 
     def runs(self, id_: str, numbers: Sequence[int]) -> tuple[str, list[Run]]:
         sample = self._sample(id_)
@@ -304,9 +304,9 @@ class TarStore(FrameStore):
 
     def _bytes(self, id_: str, sample: _Sample, numbers: Sequence[int]) -> list[memoryview]:
         pieces = self._pieces(sample, numbers)
-        return read_checked(self.files, sample.tar, pieces, partial(self._described, id_, numbers))
+        return read_checked(self.files, sample.tar, pieces, partial(self._describe, id_, numbers))
 
-    def _described(self, id_: str, numbers: Sequence[int], place: int) -> str:
+    def _describe(self, id_: str, numbers: Sequence[int], place: int) -> str:
         number = numbers[place]
         return f"frame {number} of {id_} at offset {self._sample(id_).frames[number][0]}"
 
@@ -316,7 +316,7 @@ class TarStore(FrameStore):
         path = self.files.place(sample.tar)
         return VideoReader(self.files.open(sample.tar, *sample.video), path, id_, self.facts(id_), fast=self._fast)
 
-    def coded(self, id_: str) -> list[memoryview] | None:
+    def stored_jpegs(self, id_: str) -> list[memoryview] | None:
         sample = self._sample(id_)
         return None if sample.video is not None else self._bytes(id_, sample, range(len(sample.frames)))
 
@@ -330,9 +330,9 @@ class TarStore(FrameStore):
             self._bytes(id_, sample, numbers),
             rows,
             full=full,
-            size=scaled_size(*full, self._short_side),
+            size=scale_size(*full, self._short_side),
             fast=self._fast,
-            place=partial(self._described, id_, numbers),
+            place=partial(self._describe, id_, numbers),
             path=self.files.place(sample.tar),
         )
 
@@ -358,10 +358,10 @@ def _facts_of_video(about: dict[str, Any], rate: Fraction | None, size: int) -> 
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    found = parse_json(data)
-    if not isinstance(found, dict):
-        raise ValueError(f"a .json holds no object, but {type(found).__name__}")
-    return found
+    value = parse_json(data)
+    if not isinstance(value, dict):
+        raise ValueError(f"a .json holds no object, but {type(value).__name__}")
+    return value
 
 
 def _plain_files(tar: tarfile.TarFile, end: int) -> Iterator[tuple[str, int, int]]:
@@ -388,7 +388,7 @@ def _plain_files(tar: tarfile.TarFile, end: int) -> Iterator[tuple[str, int, int
         elif name in seen:
             odd.append(f"{name} (there twice)")
         elif member.offset_data + member.size > end:
-            raise ValueError(f"{name} is said to be {member.size} bytes long, and the tar ends before")
+            raise ValueError(f"the header of {name} says {member.size} bytes, and the tar ends before")
         else:
             seen.add(name)
             yield name, member.offset_data, member.size

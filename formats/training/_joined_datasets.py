@@ -31,7 +31,7 @@ class JoinedDatasets:
         whole = chain.from_iterable(each.parts if isinstance(each, JoinedDatasets) else [each] for each in parts)
         divided = [*whole]
         self.rank, self.world_size = divided[0].rank, divided[0].world_size
-        self.parts: list[VideoDataset] = [each.undivided() for each in divided]
+        self.parts: list[VideoDataset] = [each.undivide() for each in divided]
         self.ends = np.cumsum([each.num_items for each in self.parts])
         self.num_items = int(self.ends[-1])
         first, *others = self.parts
@@ -98,23 +98,23 @@ class JoinedDatasets:
     def pack_kind(self) -> str:
         return self.parts[0].pack_kind
 
-    def undivided(self) -> JoinedDatasets:
+    def undivide(self) -> JoinedDatasets:
         made = copy.copy(self)
         made.rank, made.world_size = 0, 1
         return made
 
     def identity(self) -> dict[str, Any]:
-        found = [each.identity() for each in self.parts]
-        return {name: [each[name] for each in found] for name in found[0]}
+        identities = [each.identity() for each in self.parts]
+        return {name: [each[name] for each in identities] for name in identities[0]}
 
     def place(self, item: int) -> tuple[int, int]:
         """Return the number of the dataset of an item, and the item's number there."""
         part = int(np.searchsorted(self.ends, item, side="right"))
         return part, item - (int(self.ends[part - 1]) if part else 0)
 
-    def told(self, item: int, epoch: int) -> tuple[str, str]:
+    def describe_item(self, item: int, epoch: int) -> tuple[str, str]:
         part, own = self.place(item)
-        return self.parts[part].told(own, epoch)
+        return self.parts[part].describe_item(own, epoch)
 
     def finish(self, item: int, epoch: int, raw: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
         part, own = self.place(item)
@@ -123,10 +123,10 @@ class JoinedDatasets:
     def classes_of(self, items: Numbers) -> Numbers | None:
         if any(each.classes_of(items[:0]) is None for each in self.parts):
             return None
-        return self._of_parts(items, lambda part, own: part.classes_of(own), apart=False)
+        return self._map_parts(items, lambda part, own: part.classes_of(own), apart=False)
 
     def blocks(self, items: Numbers, num_frames: int) -> Numbers:
-        return self._of_parts(items, lambda part, own: part.blocks(own, num_frames))
+        return self._map_parts(items, lambda part, own: part.blocks(own, num_frames))
 
     def runs(self, items: Numbers, run_bytes: int) -> tuple[Numbers, float]:
         sizes = list[float]()
@@ -136,9 +136,9 @@ class JoinedDatasets:
             sizes.append(size)
             return runs
 
-        return self._of_parts(items, of_part), sum(sizes)
+        return self._map_parts(items, of_part), sum(sizes)
 
-    def _of_parts(
+    def _map_parts(
         self, items: Numbers, of_part: Callable[[VideoDataset, Numbers], Any], *, apart: bool = True
     ) -> Numbers:
         """Return a number for each item from a function of a dataset and its items; `apart`: other ones in each dataset."""

@@ -164,7 +164,7 @@ class OwnOrder:
         """Return the number of this process's items in an epoch."""
         return -(-self._count // self.world_size) if self._pads else self._count // self.world_size
 
-    def of(self, epoch: int, seen: int) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+    def items(self, epoch: int, seen: int) -> tuple[Numbers, npt.NDArray[np.bool_]]:
         """Return this process's items of an epoch, and which of them are not filled up.
 
         Args:
@@ -190,7 +190,7 @@ class SamplerOrder:
 
     Attributes:
         in_batches: The same
-        ends: (B,) ends of the batches among the items of `of`; None if the loader makes them
+        ends: (B,) ends of the batches among the items of `items`; None if the loader makes them
         repeats: Whether it can repeat the order of an epoch
         divides: Whether it divides items among processes
         continues: Whether a loop that was left early is continued by the next one
@@ -221,17 +221,17 @@ class SamplerOrder:
     @property
     def epoch(self) -> int | None:
         """Epoch that the sampler was set to; None if it does not say."""
-        found = getattr(self._sampler, "epoch", None)
-        return found if isinstance(found, int) else None
+        epoch = getattr(self._sampler, "epoch", None)
+        return epoch if isinstance(epoch, int) else None
 
     def identity(self) -> dict[str, Any]:
         """Return what determines the order."""
         sampler = self._sampler
-        found: dict[str, Any] = {"sampler": type(sampler).__qualname__, "window": None, "num_runs": None}
-        found |= {name: getattr(sampler, name, None) for name in ("shuffle", "seed")}
+        identity: dict[str, Any] = {"sampler": type(sampler).__qualname__, "window": None, "num_runs": None}
+        identity |= {name: getattr(sampler, name, None) for name in ("shuffle", "seed")}
         if not self.divides and hasattr(sampler, "__len__"):
-            found["sampler_length"] = len(sampler)
-        return found
+            identity["sampler_length"] = len(sampler)
+        return identity
 
     def total(self) -> int | None:
         """Return the number of items of all processes; None if it is unknown, or depends on their number."""
@@ -242,32 +242,32 @@ class SamplerOrder:
         """Return the number of this process's items, or batches, in an epoch. Raises TypeError for a sampler without a length."""
         return len(self._sampler)
 
-    def of(self, epoch: int, seen: int) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-        """Return this process's items of an epoch, and which of them are not filled up; see `OwnOrder.of`.
+    def items(self, epoch: int, seen: int) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+        """Return this process's items of an epoch, and which of them are not filled up; see `OwnOrder.items`.
 
         Raises:
             SettingsError: The order cannot be continued.
         """
         if seen and self.drawn is not None:
-            return _all_items(self._left(self.checked(self.drawn), seen))
+            return _all_items(self._rest(self.check(self.drawn), seen))
         if self.repeats:
             self._sampler.set_epoch(epoch)
         given = [*self._sampler]
-        own = self.checked(given)
+        own = self.check(given)
         self.drawn = None if self.repeats else own if self.ends is None else [[*map(int, batch)] for batch in given]
         self.continues = self._may_shuffle and any(one > other for one, other in pairwise(own))
         if not seen:
             return np.asarray(own, np.int64), self._mask(len(own))
-        if self.repeats and own != self._given_to(epoch, self.rank, self.world_size):
+        if self.repeats and own != self._items_for(epoch, self.rank, self.world_size):
             raise SettingsError(
                 f"{type(self._sampler).__qualname__} gives another order whenever it is asked, so that an epoch cannot be "
                 "continued"
             )
         if not self.divides:
-            return _all_items(self._left(own, seen))
-        order = self._given_to(epoch, 0, 1)
+            return _all_items(self._rest(own, seen))
+        order = self._items_for(epoch, 0, 1)
         worlds = {self.world_size, self.loaded[1]}
-        if all(_takes_turns(self._given_to(epoch, 0, world), order, world) for world in worlds):
+        if all(_takes_turns(self._items_for(epoch, 0, world), order, world) for world in worlds):
             pads = not getattr(self._sampler, "drop_last", False)
             return share(np.asarray(order, np.int64), seen, self.rank, self.world_size, pads=pads)
         if len(worlds) > 1:
@@ -277,7 +277,7 @@ class SamplerOrder:
             )
         return _all_items(own[seen // self.world_size :])
 
-    def _left(self, own: list[int], seen: int) -> list[int]:
+    def _rest(self, own: list[int], seen: int) -> list[int]:
         """Return what is left of an order, and keep the ends of its batches."""
         if self.ends is not None:
             self.ends = self.ends[self.ends > seen] - seen
@@ -289,25 +289,25 @@ class SamplerOrder:
         is_filled = 0 < count * self.world_size - self._count < self.world_size
         return places < self._count if is_filled else np.ones(count, np.bool_)
 
-    def checked(self, order: Iterable[Any]) -> list[int]:
+    def check(self, order: Iterable[Any]) -> list[int]:
         """Return an order as a list, and keep the ends of its batches. Raises SettingsError if it has anything but numbers of
         items.
         """
-        found: list[Any] = list(order)
+        items: list[Any] = list(order)
         if self.in_batches:
-            if wrong := [each for each in found if not isinstance(each, Collection) or not len(each)]:
+            if wrong := [each for each in items if not isinstance(each, Collection) or not len(each)]:
                 raise SettingsError(f"batch_sampler gives {wrong[0]!r}; give lists of numbers of items")
-            self.ends = np.cumsum([len(batch) for batch in found])
-            found = [*chain.from_iterable(found)]
+            self.ends = np.cumsum([len(batch) for batch in items])
+            items = [*chain.from_iterable(items)]
         if wrong := [
-            index for index in found if not isinstance(index, SupportsIndex) or not 0 <= int(index) < self._count
+            index for index in items if not isinstance(index, SupportsIndex) or not 0 <= int(index) < self._count
         ]:
             raise SettingsError(
                 f"the sampler gives {wrong[0]!r}; give numbers of items, 0 to {self._count - 1}; a sampler of lists is a batch_sampler"
             )
-        return [int(index) for index in found]
+        return [int(index) for index in items]
 
-    def _given_to(self, epoch: int, rank: int, world_size: int) -> list[int]:
+    def _items_for(self, epoch: int, rank: int, world_size: int) -> list[int]:
         """Return the items that the sampler would give one of so many processes."""
         other = copy.copy(self._sampler)
         other.set_epoch(epoch)
@@ -317,7 +317,7 @@ class SamplerOrder:
             drops = getattr(other, "drop_last", False)
             other.num_samples = self._count // world_size if drops else -(-self._count // world_size)
             other.total_size = other.num_samples * world_size
-        return self.checked(other)
+        return self.check(other)
 
 
 def _takes_turns(first: list[int], order: list[int], world_size: int) -> bool:

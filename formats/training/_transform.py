@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.video.rgb import resized_picture
+from vidprep.formats.video.rgb import resize_picture
 from vidprep.formats.video.rgb16 import deep_resized
 
 DType = Literal["uint8", "uint16", "float16", "float32"]
@@ -126,7 +126,7 @@ class Transform:
     def is_random(self) -> bool:
         return bool(self.random_crop or self.flip or self.random_resized_crop)
 
-    def scaled(self, height: int, width: int) -> tuple[int, int]:
+    def scale(self, height: int, width: int) -> tuple[int, int]:
         """Return the size to which the store scales frames."""
         if self.size is None or self.random_resized_crop:
             return height, width
@@ -140,7 +140,7 @@ class Transform:
         if self.random_resized_crop:
             assert self.size is not None
             return _pair(self.size)
-        height, width = self.scaled(height, width)
+        height, width = self.scale(height, width)
         if self.crop is None:
             return height, width
         crop = _pair(self.crop)
@@ -196,7 +196,7 @@ class Transform:
                 if frames.dtype == np.uint16:
                     row[...] = deep_resized(frame, (height, width))
                 else:
-                    resized_picture(frame, row)
+                    resize_picture(frame, row)
             return made
         if self.random_crop:
             top, left = rng.integers((high + 1, wide + 1)).tolist()

@@ -15,7 +15,7 @@ from vidprep.formats.errors import MissingError
 from vidprep.formats.training.items import Item, ItemLabels, RandomKey, batch_of, check_one_shape, stream
 
 
-def as_tensors(item: Item) -> Item:
+def convert_to_tensors(item: Item) -> Item:
     """Return arrays as torch tensors that share their memory."""
     torch = import_torch()
     made = Item(
@@ -23,13 +23,13 @@ def as_tensors(item: Item) -> Item:
     )
     for name in ("labels", "rows"):
         if isinstance(inner := made.get(name), dict):
-            made[name] = type(inner)(as_tensors(Item(inner)))
+            made[name] = type(inner)(convert_to_tensors(Item(inner)))
             if isinstance(inner, ItemLabels):
                 made[name].arrays = inner.arrays
     return made
 
 
-def found_device(name: str) -> Any:
+def find_device(name: str) -> Any:
     """Return a torch device that works. Raises MissingError."""
     torch = import_torch()
     try:
@@ -52,7 +52,7 @@ _one_at_a_time = threading.Lock()  # each of them has one generator for all thre
 
 
 @contextmanager
-def seeded(key: RandomKey) -> Iterator[None]:
+def seed_block(key: RandomKey) -> Iterator[None]:
     """Seed Python, NumPy and (if imported) torch on the CPU from `key` within the block, and restore their states after
     it.
     """

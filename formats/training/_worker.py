@@ -29,7 +29,7 @@ from vidprep.formats.errors import SettingsError, StoreError
 from vidprep.formats.processes import Channel, parent_channel
 from vidprep.formats.storage.belady import NEVER, BeladyCache
 from vidprep.formats.storage.range_access import make_requests_here
-from vidprep.formats.storage.shared import inherited_files
+from vidprep.formats.storage.shared import pass_files
 from vidprep.formats.stores.base import ComingClip, Frames, FrameStore
 from vidprep.formats.training._joined_datasets import JoinedDatasets
 from vidprep.formats.training.dataset import Clip, VideoDataset
@@ -212,7 +212,7 @@ class WorkerSetup(NamedTuple):
     main: dict[str, Any] | None
 
     @classmethod
-    def of(cls, dataset: VideoDataset | JoinedDatasets, *, late: bool) -> WorkerSetup:
+    def build(cls, dataset: VideoDataset | JoinedDatasets, *, late: bool) -> WorkerSetup:
         """Create for a dataset. Raises SettingsError if it cannot be pickled.
 
         Args:
@@ -221,42 +221,42 @@ class WorkerSetup(NamedTuple):
         """
         if _is_worker:
             raise SettingsError(
-                "a worker imports the program for the sake of its transform, and that makes a PrefetchLoader again; "
+                "a worker imports the program to find its transform, and the program makes another PrefetchLoader; "
                 'put what the program does behind `if __name__ == "__main__":`'
             )
         try:
             parts = dataset.parts if isinstance(dataset, JoinedDatasets) else [dataset]
             transforms = [each.transform for each in parts if each.transform is not None and late]
-            with inherited_files() as descriptors:
+            with pass_files() as descriptors:
                 pickled = [pickle.dumps(each) for each in transforms]
                 # One that refers to a dataset must be pickled together with it, and the program must be seen to be importable.
                 if descriptors or any(b"__main__" in data for data in pickled):
                     pickled, transforms = [], []
-            with inherited_files() as descriptors, io.BytesIO() as file:
+            with pass_files() as descriptors, io.BytesIO() as file:
                 _Pickler(file, transforms).dump(dataset)
-                found = file.getvalue(), tuple(pickled), tuple(descriptors)
+                result = file.getvalue(), tuple(pickled), tuple(descriptors)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise SettingsError(
                 f"the dataset cannot be sent to processes ({error}); give a transform that is a function "
                 "defined in a module, or processes=False"
             ) from error
-        if not any(b"__main__" in data for data in (found[0], *found[1])):
-            return cls(*found, None)
+        if not any(b"__main__" in data for data in (result[0], *result[1])):
+            return cls(*result, None)
         program = sys.modules["__main__"]
         if (spec := getattr(program, "__spec__", None)) is not None:
-            return cls(*found, {"init_main_from_name": spec.name, "sys_argv": sys.argv})
+            return cls(*result, {"init_main_from_name": spec.name, "sys_argv": sys.argv})
         if (path := getattr(program, "__file__", None)) is None:
             raise SettingsError(
                 "transform was defined in an interactive session, which worker processes cannot import; "
                 "put it into a module, or give processes=False"
             )
-        return cls(*found, {"init_main_from_path": os.path.abspath(path), "sys_argv": sys.argv})  # noqa: PTH100
+        return cls(*result, {"init_main_from_path": os.path.abspath(path), "sys_argv": sys.argv})  # noqa: PTH100
 
-    def opened(self, late: Sequence[LateTransform]) -> VideoDataset | JoinedDatasets:
+    def open(self, late: Sequence[LateTransform]) -> VideoDataset | JoinedDatasets:
         if b"__main__" in self.dataset:
             self.import_main()
-        found: VideoDataset | JoinedDatasets = _Unpickler(self.dataset, late).load()
-        return found
+        dataset: VideoDataset | JoinedDatasets = _Unpickler(self.dataset, late).load()
+        return dataset
 
     def import_main(self) -> None:
         """Import the program's main file, if something of it is needed."""
@@ -427,7 +427,7 @@ class WorkerOfDataset:
 
     def make(self, request: Request) -> ItemResult:
         started, dataset = time.perf_counter(), self._dataset
-        about: dict[str, Any] = {}
+        description: dict[str, Any] = {}
         error, hits, raw = None, 0, None
         shape: tuple[int, ...] = ()
         clip = Clip("", np.zeros(0, np.int64), None)
@@ -447,13 +447,13 @@ class WorkerOfDataset:
             if is_late:
                 raw = frames
             elif not passes:
-                dataset.finished(frames, clip, request.item, key, out)
-            about = dataset.describe(clip)
+                dataset.apply_transforms(frames, clip, request.item, key, out)
+            description = dataset.describe(clip)
         except Exception as caught:  # noqa: BLE001 (raised where the item is used)
             error = _portable(caught)
         seconds = time.perf_counter() - started
         return ItemResult(
-            request.position, error, shape, about, seconds, hits, len(clip.numbers), self._cache.size_bytes, raw
+            request.position, error, shape, description, seconds, hits, len(clip.numbers), self._cache.size_bytes, raw
         )
 
     def _place(self, offset: int, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -475,7 +475,7 @@ class WorkerOfDataset:
                 missing[number] = row
             else:
                 row[...] = kept
-        also = set() if alone or not missing else self._wanted_of_gops(id_, missing) - missing.keys()
+        also = set() if alone or not missing else self._announced_frames(id_, missing) - missing.keys()
         try:
             self._decode(id_, missing, also)
         except StoreError:
@@ -506,7 +506,7 @@ class WorkerOfDataset:
         for number in fresh.keys() & missing.keys():
             fresh[number][...] = missing[number]
 
-    def _wanted_of_gops(self, id_: str, numbers: Iterable[int]) -> set[int]:
+    def _announced_frames(self, id_: str, numbers: Iterable[int]) -> set[int]:
         """Return frames with an announced use in the GOPs of these frames."""
         video = self._dataset.video(id_)
         keyframes = video.keyframes
@@ -519,7 +519,7 @@ class WorkerOfDataset:
 
     def _shape_of(self, id_: str) -> tuple[int, int, int]:
         video = self._dataset.video(id_)
-        return *self._dataset.picture.scaled(video.height, video.width), 3
+        return *self._dataset.picture.scale(video.height, video.width), 3
 
 
 def _portable(error: BaseException) -> Exception:
@@ -567,7 +567,7 @@ def serve_from_process(
     shared, channel = mmap.mmap(memory, size), parent_channel()
     os.close(memory)
     transforms, one_at_a_time = [LateTransform(data) for data in about.late], Lock()
-    worker, asked = worker_of(about.opened(transforms), shared, frame_bytes, ahead), SimpleQueue[bool]()
+    worker, requests = worker_of(about.open(transforms), shared, frame_bytes, ahead), SimpleQueue[bool]()
     failed = list[BaseException]()
 
     def reply(message: object) -> None:
@@ -576,16 +576,16 @@ def serve_from_process(
 
     def work() -> None:
         try:
-            serve(worker, _Line(channel), reply, lambda: asked.put(True))
+            serve(worker, _Line(channel), reply, lambda: requests.put(True))
         except BaseException as error:  # noqa: BLE001 (raised below)
             failed.append(error)
-        asked.put(False)
+        requests.put(False)
 
     if not late:
         _load(about, transforms)
     working = Thread(target=work, daemon=True)
     working.start()
-    if asked.get():  # in the main thread, as some modules demand
+    if requests.get():  # in the main thread, as some modules demand
         try:
             _load(about, transforms)
             reply(Load())

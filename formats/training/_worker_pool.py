@@ -79,8 +79,8 @@ class WorkerPool:
     ) -> None:
         self.inbox: Inbox = queue.SimpleQueue()
         self._dataset, self._frame_bytes, self._ahead, self._workers = dataset, frame_bytes, ahead, workers
-        self._about = WorkerSetup.of(dataset, late=late) if processes else None
-        self._file = _reserved(memory_bytes) if processes else None
+        self._about = WorkerSetup.build(dataset, late=late) if processes else None
+        self._file = _reserve(memory_bytes) if processes else None
         self._memory = mmap.mmap(-1 if self._file is None else self._file.fileno(), memory_bytes)
         self._size = memory_bytes
         self._processes: dict[int, Process] = {}
@@ -124,8 +124,8 @@ class WorkerPool:
             return
         memory = self._file.fileno()
         process = self._processes[worker] = Process(share=(memory, *self._about.files), environment=ONE_THREAD)
-        about = self._about, memory, self._size, self._frame_bytes, self._ahead, self._workers, late
-        speaker = self._start_thread(_pass_on, line, process, (serve_from_process, *about))
+        arguments = self._about, memory, self._size, self._frame_bytes, self._ahead, self._workers, late
+        speaker = self._start_thread(_pass_on, line, process, (serve_from_process, *arguments))
         self._start_thread(_listen, worker, process, line, speaker, self.inbox)
 
     def _start_thread(self, target: Callable[..., None], *arguments: object) -> threading.Thread:
@@ -205,19 +205,19 @@ def _end(
         file.close()
 
 
-def _shared_folder() -> Path:
+def _find_shared_folder() -> Path:
     """Return where memory to share is taken from."""
     return SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
 
 
 def free_shared_memory() -> int:
     """Return how many bytes of memory can be shared with workers."""
-    return shutil.disk_usage(_shared_folder()).free
+    return shutil.disk_usage(_find_shared_folder()).free
 
 
-def _reserved(size: int) -> IO[bytes]:
+def _reserve(size: int) -> IO[bytes]:
     """Return a nameless file with reserved space, in memory if possible."""
-    folder = _shared_folder()
+    folder = _find_shared_folder()
     file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as the crew)
     try:
         if hasattr(os, "posix_fallocate"):

@@ -36,14 +36,14 @@ from vidprep.formats.manifest.table import manifest_paths
 from vidprep.formats.option import suggesting, whole
 from vidprep.formats.storage.base import is_url
 from vidprep.formats.storage.shared import SharedTable
-from vidprep.formats.storage.untrusted import cached_method
+from vidprep.formats.storage.untrusted import cache_method
 from vidprep.formats.stores.base import ComingClip, FrameStore, StoredVideo
 from vidprep.formats.stores.ids import Ids
 from vidprep.formats.stores.joined import JoinedStores
 from vidprep.formats.stores.raw_files import VideoFiles
 from vidprep.formats.stores.registry import open_store
 from vidprep.formats.training._transform import DType, Layout, MeanStd, Range, Size, Transform
-from vidprep.formats.training._with_torch import as_tensors, import_torch, register_torch_collate, seeded
+from vidprep.formats.training._with_torch import convert_to_tensors, import_torch, register_torch_collate, seed_block
 from vidprep.formats.training.items import (
     Audio,
     Item,
@@ -54,9 +54,9 @@ from vidprep.formats.training.items import (
     Where,
     array_labels,
     check_one_shape,
-    chosen_videos,
+    choose_videos,
     class_ids,
-    stacked,
+    stack,
     stream,
 )
 from vidprep.formats.training.rows import FrameRows, RowsGap, RowSource
@@ -268,15 +268,15 @@ class VideoDataset:
         self.tensors, self._chance = tensors, ItemRandomness(seed)
         self.rank, self.world_size, self.tail, self._is_warned = rank, world_size, tail, False
         labels, sizes = self.store.label_columns(), self.store.sizes()
-        chosen = chosen_videos(self.store, labels, sizes, split=split, ids=ids, where=where)
-        found, sizes = self.store.ids.taken(chosen), sizes[chosen]
-        own_labels = labels.at(chosen, found)
+        chosen = choose_videos(self.store, labels, sizes, split=split, ids=ids, where=where)
+        ids_here, sizes = self.store.ids.select(chosen), sizes[chosen]
+        own_labels = labels.select_places(chosen, ids_here)
         self.class_to_idx, classes = class_ids(self.store, own_labels)
         self._has_classes, self._has_labels = classes is not None, bool(labels.columns)
         self._array_labels = array_labels(labels)
-        clips_of_videos = counts(self.clips, found, sizes[:, 0], self.store.__getitem__)
+        clips_of_videos = counts(self.clips, ids_here, sizes[:, 0], self.store.__getitem__)
         columns: dict[str, Any] = {
-            ID: found.array,
+            ID: ids_here.array,
             **{name: sizes[:, number].astype(np.int32) for number, name in enumerate(SIZES)},
             END: np.cumsum(clips_of_videos * num_crops),
         }
@@ -316,7 +316,7 @@ class VideoDataset:
     ) -> Audio | None:
         if rate is not None:
             used = [id_ for id_, count in zip(self.ids, clips_of_videos.tolist(), strict=True) if count]
-            return Audio.of(rate, channels, seconds, self.clips, used, self.store.__getitem__)
+            return Audio.build(rate, channels, seconds, self.clips, used, self.store.__getitem__)
         if seconds is not None or channels != 1:
             raise SettingsError("audio_seconds and audio_channels need audio_rate")
         return None
@@ -333,7 +333,7 @@ class VideoDataset:
             )
 
     def _open(self) -> None:
-        self._video = cached_method(self._load_video, KEPT_VIDEOS)
+        self._video = cache_method(self._load_video, KEPT_VIDEOS)
         self._num_asked = 0  # clips that were announced to the store
 
     def _column(self, name: str) -> pa.ChunkedArray:
@@ -343,7 +343,7 @@ class VideoDataset:
     @cached_property
     def ids(self) -> Ids:
         """Ids of the videos, ascending."""
-        return Ids.of_column(self._column(ID))
+        return Ids.build(self._column(ID))
 
     @cached_property
     def sizes(self) -> npt.NDArray[np.int32]:
@@ -398,15 +398,15 @@ class VideoDataset:
         divided already; warn if accelerate may do it, which asks the dataset nothing.
         """
         if hasattr(caller, "set_epoch") and getattr(caller, "num_replicas", 1) != 1:
-            raise SettingsError(divided_twice(type(caller).__name__))
+            raise SettingsError(why_divided_twice(type(caller).__name__))
         distributed = sys.modules.get("torch.distributed")
         if self._is_warned or "accelerate" not in sys.modules or distributed is None:
             return
         if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
             self._is_warned = True
-            warnings.warn(divided_twice("accelerate's prepare"), stacklevel=3)
+            warnings.warn(why_divided_twice("accelerate's prepare"), stacklevel=3)
 
-    def undivided(self) -> VideoDataset:
+    def undivide(self) -> VideoDataset:
         """Return the same dataset with the items of all processes."""
         made = VideoDataset.__new__(VideoDataset)
         made.__dict__.update(self.__dict__)
@@ -474,7 +474,7 @@ class VideoDataset:
         for size in self._results:
             made: Any = np.zeros(self.picture.shape(self.clips.num_frames, *size), dtype)
             if self.transform is not None:
-                made = self._transformed(made, "an array of zeros, by which the shape of items is found", (0,))
+                made = self._transform_item(made, "an array of zeros, by which the shape of items is found", (0,))
             several = (self.clips_per_video,) if self.clips_per_video > 1 else ()
             shapes[size], made_dtype = (*several, *made.shape), np.asarray(made).dtype
         return shapes, made_dtype
@@ -544,7 +544,7 @@ class VideoDataset:
             "dataset_seed": self.seed,
         }
 
-    def told(self, item: int, epoch: int) -> tuple[str, str]:
+    def describe_item(self, item: int, epoch: int) -> tuple[str, str]:
         """Return the path of the store, and the frames of an item in words.
 
         Args:
@@ -557,7 +557,7 @@ class VideoDataset:
     def shape_of(self, id_: str) -> tuple[int, ...]:
         """Return the shape of the frames of a video's items."""
         video = self.video(id_)
-        return self._shapes[0][self.picture.result(*self.picture.scaled(video.height, video.width))]
+        return self._shapes[0][self.picture.result(*self.picture.scale(video.height, video.width))]
 
     def blocks(self, indexes: npt.NDArray[np.int64], num_frames: int) -> npt.NDArray[np.int64]:
         """Return (N,) numbers that are equal for clips in the same `num_frames` frames of a video, so that one worker
@@ -596,8 +596,8 @@ class VideoDataset:
             run_bytes: Size of what is stored together.
         """
         places = self.store.ids.places(self.ids)
-        found = self.store.storage()
-        files, offsets, sizes = found.files[places], found.offsets[places], found.sizes[places]
+        storage = self.store.storage()
+        files, offsets, sizes = storage.files[places], storage.offsets[places], storage.sizes[places]
         num_items = np.diff(self._ends, prepend=0)
         videos = np.searchsorted(self._ends, items, side="right")
         of_video = items - np.concatenate([[0], self._ends])[videos]
@@ -618,7 +618,7 @@ class VideoDataset:
             IndexError: There is no such item.
         """
         clip = self.clip(index, self.key(index, self.epoch or 0 if epoch is None else epoch))
-        return clip.id, self._by_clip(clip.numbers)
+        return clip.id, self._split_by_clip(clip.numbers)
 
     def clip(self, index: SupportsIndex, key: RandomKey) -> Clip:
         """Return the frames of an item. Raises IndexError.
@@ -643,7 +643,7 @@ class VideoDataset:
         """Return the key of each clip of an item."""
         return [key, *((*key, number) for number in range(1, self.clips_per_video))]
 
-    def _by_clip(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _split_by_clip(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return (K * T, ...) values of the frames of an item as (K, T, ...); unchanged if it is one clip."""
         return values if self.clips_per_video == 1 else values.reshape(self.clips_per_video, -1, *values.shape[1:])
 
@@ -703,19 +703,19 @@ class VideoDataset:
     def _item(self, index: SupportsIndex, key: RandomKey, clip: Clip) -> Item:
         stored = self._video(clip.id).stored
         frames = stored.frames(
-            clip.numbers, size=self.picture.scaled(stored.height, stored.width), dtype=self.picture.stored_dtype
+            clip.numbers, size=self.picture.scale(stored.height, stored.width), dtype=self.picture.stored_dtype
         )
-        item = Item(frames=self.finished(frames, clip, index, key), **self.describe(clip))
+        item = Item(frames=self.apply_transforms(frames, clip, index, key), **self.describe(clip))
         if self.tail == "pad":
             item["item_mask"] = self._number(index) < self.num_items
         register_torch_collate()
-        return as_tensors(item) if self.tensors else item
+        return convert_to_tensors(item) if self.tensors else item
 
     def video(self, id_: str) -> StoredVideo:
         """Return one video of the store. Raises KeyError."""
         return self._video(id_).stored
 
-    def finished(
+    def apply_transforms(
         self,
         frames: npt.NDArray[Any],
         clip: Clip,
@@ -736,10 +736,10 @@ class VideoDataset:
             TransformError: The user's function failed.
         """
         if self.clips_per_video == 1:
-            return self._finished_clip(frames, clip, index, key, out)
-        parts = zip(self._by_clip(frames), self._by_clip(clip.numbers), self._keys(key), strict=True)
+            return self._finish_clip(frames, clip, index, key, out)
+        parts = zip(self._split_by_clip(frames), self._split_by_clip(clip.numbers), self._keys(key), strict=True)
         made = [
-            self._finished_clip(part, clip._replace(numbers=own), index, own_key, None if out is None else out[number])
+            self._finish_clip(part, clip._replace(numbers=own), index, own_key, None if out is None else out[number])
             for number, (part, own, own_key) in enumerate(parts)
         ]
         if out is not None:
@@ -749,7 +749,7 @@ class VideoDataset:
             raise TransformError(f"{_span(clip)}: gives {sorted(shapes)} for clips of one item", path=self.store.path)
         return np.stack(arrays)
 
-    def _finished_clip(
+    def _finish_clip(
         self, frames: npt.NDArray[Any], clip: Clip, index: SupportsIndex, key: RandomKey, out: npt.NDArray[Any] | None
     ) -> Any:
         made, picture = frames, self.picture
@@ -761,21 +761,21 @@ class VideoDataset:
             rng = stream(key, "picture") if picture.is_random else UNUSED
             picture.apply(frames, made, rng, self._number(index) % self.num_items % picture.num_crops)
         if self.transform is not None:
-            made = self._transformed(made, _span(clip), key)
+            made = self._transform_item(made, _span(clip), key)
         if out is not None and made is not out:
-            if tuple(made.shape) != out.shape or (found := np.asarray(made)).dtype != out.dtype:
+            if tuple(made.shape) != out.shape or (array := np.asarray(made)).dtype != out.dtype:
                 raise TransformError(
                     f"{_span(clip)}: gives {tuple(made.shape)} {made.dtype}, and {out.shape} {out.dtype} for others",
                     path=self.store.path,
                 )
-            out[...] = found
+            out[...] = array
         return made
 
-    def _transformed(self, frames: npt.NDArray[Any], what: str, key: RandomKey) -> Any:
+    def _transform_item(self, frames: npt.NDArray[Any], what: str, key: RandomKey) -> Any:
         """Call the user's function with the random numbers of Python, NumPy and torch seeded by `key`."""
         assert self.transform is not None
         try:
-            with seeded(key):
+            with seed_block(key):
                 made = self.transform(import_torch().from_numpy(frames) if self.tensors else frames)
             if not hasattr(made, "shape") or not hasattr(made, "dtype"):
                 raise TypeError(f"it returns {type(made).__name__}; return an array or a tensor")
@@ -800,11 +800,11 @@ class VideoDataset:
             out: Array to write into.
         """
         key = self.key(item, epoch)
-        self.finished(raw, self.clip(item, key), item, key, out)
+        self.apply_transforms(raw, self.clip(item, key), item, key, out)
 
     def describe(self, clip: Clip) -> dict[str, Any]:
         """Return everything of an item except its frames."""
-        video, numbers = self._video(clip.id), self._by_clip(clip.numbers)
+        video, numbers = self._video(clip.id), self._split_by_clip(clip.numbers)
         item: dict[str, Any] = {
             "id": clip.id,
             "indexes": numbers,
@@ -817,17 +817,17 @@ class VideoDataset:
         if self.picture.num_crops > 1:
             item["crop"] = clip.crop
         if clip.mask is not None:
-            item["frame_mask"] = self._by_clip(clip.mask)
+            item["frame_mask"] = self._split_by_clip(clip.mask)
         if video.class_id is not None:
             item["class_id"] = video.class_id
         each = [self._beside(video, own) for own in numbers.reshape(self.clips_per_video, -1)]
-        return item | (each[0] if self.clips_per_video == 1 else stacked(each))
+        return item | (each[0] if self.clips_per_video == 1 else stack(each))
 
     def _beside(self, video: _Video, numbers: Numbers) -> dict[str, Any]:
         """Return the rows and the audio of a clip."""
         item = dict[str, Any]()
         if self._rows is not None:
-            item["rows"] = self._rows.of_clip(video.number, video.rows[numbers])
+            item["rows"] = self._rows.values_in_clip(video.number, video.rows[numbers])
         if self.audio is not None:
             item.update(self.audio.item(video.stored, float(video.timestamps[numbers[0]])))
         return item
@@ -853,7 +853,7 @@ class VideoDataset:
         if self._rows is None:
             return np.zeros(0, np.int64)
         times = stored.source_timestamps
-        return self._rows.of_video(
+        return self._rows.places_in_video(
             number, stored.id, stored.source_frames, stored.timestamps if np.isnan(times).any() else times
         )
 
@@ -862,7 +862,7 @@ def _span(clip: Clip) -> str:
     return f"{clip.id!r}, frames {clip.numbers[0]} to {clip.numbers[-1]}"
 
 
-def divided_twice(other: str) -> str:
+def why_divided_twice(other: str) -> str:
     """Return the message for items that are divided among processes twice."""
     return (
         f"rank= and world_size= of the dataset divide its items among processes, and {other} divides them again, so that most "

@@ -50,7 +50,7 @@ class ElasticDistributedSampler(Base):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        own_rank, world_size = _of_torch()
+        own_rank, world_size = _rank_of_torch()
         self.num_replicas = whole("num_replicas", world_size if num_replicas is None else num_replicas, 1)
         self.rank = whole("rank", own_rank if rank is None else rank, 0)
         if self.rank >= self.num_replicas:
@@ -90,13 +90,13 @@ class ElasticDistributedSampler(Base):
     def _tell_dataset(self) -> None:
         """Tell the epoch to all VideoDatasets, also inside of torch's Subset and ConcatDataset."""
         waiting: list[Any] = [self.dataset]
-        for found in waiting:
-            if hasattr(found, "follow_epoch"):
-                found.follow_epoch(self.epoch)
-            parts = getattr(found, "datasets", None)
+        for child in waiting:
+            if hasattr(child, "follow_epoch"):
+                child.follow_epoch(self.epoch)
+            parts = getattr(child, "datasets", None)
             waiting += [
                 *(parts if isinstance(parts, list | tuple) else ()),
-                *([found.dataset] if hasattr(found, "indices") else []),
+                *([child.dataset] if hasattr(child, "indices") else []),
             ]
 
     def state_dict(self, items_given: int | None = None) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class ElasticDistributedSampler(Base):
         return {"items": self._count, "shuffle": self.shuffle, "seed": self.seed}
 
 
-def _of_torch() -> tuple[int, int]:
+def _rank_of_torch() -> tuple[int, int]:
     """Return rank and number of processes of torch.distributed; 0 and 1 if it is not used."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

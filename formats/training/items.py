@@ -45,7 +45,7 @@ class Audio:
     clips: ClipSampler | None
 
     @classmethod
-    def of(
+    def build(
         cls,
         rate: int,
         num_channels: Literal[1, 2],
@@ -192,17 +192,17 @@ def pad_collate(items: Sequence[Item]) -> Item:
         The batch, with `frames` (B, ...) and `frames_shape` (B, ...), the shape of the frames of each item before
         padding; tensors if torch is imported.
     """
-    frames, shapes = padded([np.asarray(item["frames"]) for item in items])
+    frames, shapes = pad([np.asarray(item["frames"]) for item in items])
     whole_items = [
         Item({**item, "frames": place, "frames_shape": shape})
         for item, place, shape in zip(items, frames, shapes, strict=True)
     ]
     if (data := sys.modules.get("torch.utils.data")) is not None:
         return Item(data.default_collate(whole_items))
-    return Item(frames=frames, **stacked(whole_items))
+    return Item(frames=frames, **stack(whole_items))
 
 
-def padded(arrays: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+def pad(arrays: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """Return arrays as one, padded with zeros at the end of each axis to the largest, and their shapes before that."""
     shapes = np.asarray([array.shape for array in arrays], np.int64)
     made = np.zeros((len(arrays), *shapes.max(0).tolist()), arrays[0].dtype)
@@ -211,7 +211,7 @@ def padded(arrays: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.ND
     return made, shapes
 
 
-def stacked(items: Sequence[dict[str, Any]]) -> Item:
+def stack(items: Sequence[dict[str, Any]]) -> Item:
     """Return everything of several items except `frames`: arrays are stacked, numbers become arrays, other values
     lists.
     """
@@ -328,7 +328,7 @@ NO_CLASS = -100  # torch's losses ignore this class
 Where: TypeAlias = "Callable[[dict[str, Any]], bool] | pc.Expression"
 
 
-def chosen_videos(
+def choose_videos(
     store: FrameStore,
     labels: Labels,
     sizes: npt.NDArray[np.int64],
@@ -352,19 +352,19 @@ def chosen_videos(
             meant = f"; did you mean {near[0]!r}?" if near else ""
             raise SettingsError(f"{len(missing)} ids are not there, such as {missing[0]!r}{meant}", path=store.path)
     if split is not None:
-        found = labels.columns.get(SPLIT_LABEL)
-        if found is None:
+        split_column = labels.columns.get(SPLIT_LABEL)
+        if split_column is None:
             raise SettingsError(
                 "has no label `split`; a run with --split-by or --split-from-folder, or `vidprep label`, gives one",
                 path=store.path,
             )
-        splits = values_of(found)
+        splits = values_of(split_column)
         if split not in splits:
             there = ", ".join(sorted({str(value) for value in splits if value is not None})) or "none"
             raise SettingsError(f"has no split {split!r}; splits: {there}", path=store.path)
         chosen &= np.asarray([value == split for value in splits])
     if where is not None:
-        chosen[np.setdiff1d(np.arange(len(chosen)), list(_held(labels, sizes, where)))] = False
+        chosen[np.setdiff1d(np.arange(len(chosen)), list(_select(labels, sizes, where)))] = False
     places = np.flatnonzero(chosen)
     if not len(places) and len(store.ids):
         has = ", ".join([*labels.columns, "num_frames", "height", "width"])
@@ -372,19 +372,19 @@ def chosen_videos(
     return places
 
 
-def _held(labels: Labels, sizes: npt.NDArray[np.int64], where: Where) -> set[int]:
+def _select(labels: Labels, sizes: npt.NDArray[np.int64], where: Where) -> set[int]:
     """Return the positions for which a condition holds. Raises SettingsError for an invalid expression."""
     table = labels.table()
     for number, name in enumerate(("num_frames", "height", "width")):
         table = table.append_column(name, pa.array(sizes[:, number]))
     if isinstance(where, pc.Expression):
         try:
-            found = table.append_column("place", pa.array(range(len(sizes)), pa.int64())).filter(where)["place"]
+            rows = table.append_column("place", pa.array(range(len(sizes)), pa.int64())).filter(where)["place"]
         except (pa.ArrowException, ValueError, TypeError) as error:
             like = "pc.field('num_frames') > 20, or for labels pc.field('labels', 'label') == 'cat'"
             first = str(error).partition("\n")[0]
             raise SettingsError(f"where: {first}; an expression is such as {like}") from error
-        return set(found.to_pylist())
+        return set(rows.to_pylist())
     if not callable(where):
         raise SettingsError(
             f"where is {where!r}; give an Arrow expression, such as pc.field('num_frames') > 20, or a function"
@@ -393,7 +393,7 @@ def _held(labels: Labels, sizes: npt.NDArray[np.int64], where: Where) -> set[int
     held = set()
     for place, row in enumerate(facts.to_pylist()):
         try:
-            if where(row | {"labels": labels.of(row["id"])}):
+            if where(row | {"labels": labels.values_of(row["id"])}):
                 held.add(place)
         except Exception as error:
             raise SettingsError(f"where: {type(error).__name__} for {row['id']!r}: {error}") from error
@@ -411,11 +411,13 @@ def class_ids(store: FrameStore, labels: Labels) -> tuple[Mapping[str | int, int
     numbers = store.class_to_idx
     if not numbers:
         return {}, None
-    found = np.asarray([NO_CLASS if value is None else numbers[value] for value in column.to_pylist()], np.int64)
+    numbers_of_values = np.asarray(
+        [NO_CLASS if value is None else numbers[value] for value in column.to_pylist()], np.int64
+    )
     if column.null_count:
         warnings.warn(
             f"{store.path}: {column.null_count} of {len(column)} videos have no label; their class_id is {NO_CLASS}, which torch's "
             "losses ignore, and where= leaves them out",
             stacklevel=4,
         )
-    return numbers, found
+    return numbers, numbers_of_values

@@ -35,11 +35,11 @@ from vidprep.formats.option import suggesting, whole
 from vidprep.formats.training._events import LoaderEvents
 from vidprep.formats.training._joined_datasets import JoinedDatasets
 from vidprep.formats.training._order import OwnOrder, SamplerOrder, classes_per_batch
-from vidprep.formats.training._with_torch import as_tensors, found_device, register_torch_collate
+from vidprep.formats.training._with_torch import convert_to_tensors, find_device, register_torch_collate
 from vidprep.formats.training._worker import Ahead, ItemResult, Load, Orders, Request, Reset
 from vidprep.formats.training._worker_pool import WorkerExit, WorkerPool, free_shared_memory
-from vidprep.formats.training.dataset import VideoDataset, divided_twice
-from vidprep.formats.training.items import BatchFields, Item, padded, stacked
+from vidprep.formats.training.dataset import VideoDataset, why_divided_twice
+from vidprep.formats.training.items import BatchFields, Item, pad, stack
 
 GIBIBYTE = 1 << 30
 BLOCK_FRAMES = 128
@@ -89,7 +89,7 @@ class _Batch:
     place: int | None = None
     done: dict[int, ItemResult] = field(default_factory=dict)
 
-    def left_to(self, worker: int) -> list[tuple[int, int]]:
+    def items_left(self, worker: int) -> list[tuple[int, int]]:
         """Return (place in the batch, item) of items that a worker has not finished."""
         return [
             (slot, index)
@@ -246,7 +246,7 @@ class PrefetchLoader:
         num_workers: int | None = None,
         window_bytes: int = 32 << 20,
     ) -> None:
-        self.dataset, chosen = _with_items(dataset)
+        self.dataset, chosen = _find_dataset(dataset)
         workers = _one_of(workers, num_workers)
         if num_workers == 0:  # torch's meaning: work in this process
             workers, processes = 1, False
@@ -256,14 +256,14 @@ class PrefetchLoader:
         _check_repeatable(sampler=sampler, batch_sampler=batch_sampler)
         batch_size, workers = whole("batch_size", batch_size, 1), whole("workers", workers, 1)
         cache_bytes, seed = whole("cache_bytes", cache_bytes, 1), whole("seed", seed, 0)
-        self._device = None if device is None else found_device(device)
+        self._device = None if device is None else find_device(device)
         self.batch_size, self.workers, self._collate_by = batch_size, workers, collate
         self._drop_last, self._sampler = drop_last, sampler if batch_sampler is None else batch_sampler
         self._collate_fn = collate_fn
         data = self.dataset
         self._items: npt.NDArray[np.int64] | None = None  # numbers in the undivided dataset, if the order has others
         if chosen is not None or (self._sampler is not None and data.world_size > 1):
-            self._items = _undivided(data, chosen)
+            self._items = _undivide(data, chosen)
         self._runs: npt.NDArray[np.int64] | None = None
         window_bytes, self._window, ahead = whole("window_bytes", window_bytes, 1), 1, Ahead()
         if shuffle == RUNS:
@@ -280,7 +280,7 @@ class PrefetchLoader:
         self._frame_bytes = (cache_bytes - places * whole_batch) // workers
         kept = self._frame_bytes * workers // data.max_decoded_bytes
         self._horizon = places * batch_size + min(max(HORIZON * kept, self._window), data.num_items)
-        self._whole = data.undivided()
+        self._whole = data.undivide()
         self._crew = WorkerPool(
             self._whole,
             workers,
@@ -313,7 +313,7 @@ class PrefetchLoader:
     def _runs_and_window(self, window_bytes: int) -> tuple[npt.NDArray[np.int64], int]:
         """Return where runs begin, and how many items are shuffled together."""
         numbers = np.arange(self.dataset.num_items) if self._items is None else self._items
-        runs, total = self.dataset.undivided().runs(numbers, RUN_BYTES)
+        runs, total = self.dataset.undivide().runs(numbers, RUN_BYTES)
         return runs, min(math.ceil(window_bytes * len(numbers) / max(total, 1.0)), WINDOW_MAX)
 
     def _check_batches(self) -> None:
@@ -344,7 +344,7 @@ class PrefetchLoader:
         if self._sampler is not None:
             order = SamplerOrder(self._sampler, count, in_batches=in_batches)
             if order.world_size > 1 and data.world_size > 1:
-                raise SettingsError(divided_twice(type(self._sampler).__name__))
+                raise SettingsError(why_divided_twice(type(self._sampler).__name__))
             return order
         divided = (data.rank, data.world_size) if self._items is None else (0, 1)
         pads = data.tail == "pad"
@@ -352,7 +352,7 @@ class PrefetchLoader:
 
     def _warn_of_few_classes(self) -> None:
         """Warn if batches in the order of runs have far fewer classes than those of a full shuffle."""
-        items = self._order.of(0, 0)[0]
+        items = self._order.items(0, 0)[0]
         classes = self.dataset.classes_of(items if self._items is None else self._items[items])
         if classes is None or len(classes) < self.batch_size:
             return
@@ -429,8 +429,8 @@ class PrefetchLoader:
         of that epoch. The order of later epochs comes from the sampler's own generator, whose state the program must
         store.
         """
-        asked = self._epoch_asked()
-        epoch, given = (self._epoch, self._items_given) if asked is None else (asked, 0)
+        next_epoch = self._epoch_asked()
+        epoch, given = (self._epoch, self._items_given) if next_epoch is None else (next_epoch, 0)
         order = {"order": self._order.drawn} if self._order.drawn is not None and given else {}
         state = {"epoch": epoch, "items_given": given, "processes": self._order.world_of(epoch)}
         return {**state, **self._identity(), **order}
@@ -458,12 +458,12 @@ class PrefetchLoader:
             raise SettingsError("the state has no order of the epoch, or one that no sampler drew; it was changed")
         total = own.total()
         if drawn is not None and isinstance(own, SamplerOrder):
-            total = len(own.checked(drawn))
+            total = len(own.check(drawn))
         if total is not None and given > total:
             raise SettingsError(f"the state was saved after {given} items, an epoch of this loader has {total}")
         self._stop()
         self._epoch, self._items_given, self._batches_given, self._epoch_set = epoch, given, 0, None
-        self._known = self._told()
+        self._known = self._read_known()
         own.loaded = (epoch, whole("processes", state.get("processes", own.world_size), 1))
         if isinstance(own, SamplerOrder):
             own.drawn = drawn
@@ -491,13 +491,13 @@ class PrefetchLoader:
             SettingsError: The loader is closed, or belongs to another process.
         """
         self._check_is_mine()
-        asked, was_left = self._epoch_asked(), self._running is not None
+        epoch, was_left = self._epoch_asked(), self._running is not None
         # A sampler's set_epoch with the number of a loaded epoch, of which nothing is left, cannot be noticed.
-        may_pass = asked is None and self._epoch_set is None and (was_left or self._order.epoch is None)
-        self._known, self._epoch_set = self._told(), None
-        if asked is None and was_left and self._batches_given and not self._order.continues:
-            asked = self._epoch + 1
-        running = self._begin(asked)
+        may_pass = epoch is None and self._epoch_set is None and (was_left or self._order.epoch is None)
+        self._known, self._epoch_set = self._read_known(), None
+        if epoch is None and was_left and self._batches_given and not self._order.continues:
+            epoch = self._epoch + 1
+        running = self._begin(epoch)
         if may_pass and self._items_given and self._is_complete():  # left, or saved, after its last batch
             running = self._begin(self._epoch + 1)
         return running
@@ -517,7 +517,7 @@ class PrefetchLoader:
         """Return whether no batch is left of the current epoch, after work was sent to the workers."""
         return not self._coming or self._coming[0].epoch != self._epoch
 
-    def _told(self) -> _Known:
+    def _read_known(self) -> _Known:
         """Return what dataset and sampler say about the epoch now."""
         return _Known(self.dataset.times_epoch_was_set, self._order.epoch)
 
@@ -527,16 +527,16 @@ class PrefetchLoader:
         Raises:
             SettingsError: Dataset and sampler were set to different epochs.
         """
-        told, is_begun = self._told(), self._running is not None
-        of_dataset = self.dataset.epoch if told.times_set != self._known.times_set else None
-        of_sampler = told.of_sampler if told.of_sampler != self._known.of_sampler else None
+        known, is_begun = self._read_known(), self._running is not None
+        of_dataset = self.dataset.epoch if known.times_set != self._known.times_set else None
+        of_sampler = known.of_sampler if known.of_sampler != self._known.of_sampler else None
         if self._epoch_set is None and None not in (of_dataset, of_sampler) and of_dataset != of_sampler:
             raise SettingsError(
                 f"dataset.set_epoch({of_dataset}) and the sampler's set_epoch({of_sampler}) contradict each other"
             )
-        asked = of_dataset if self._epoch_set is None else self._epoch_set
-        if asked is not None:
-            return asked if asked != self._epoch or is_begun else None
+        epoch = of_dataset if self._epoch_set is None else self._epoch_set
+        if epoch is not None:
+            return epoch if epoch != self._epoch or is_begun else None
         return None if of_sampler == self._epoch else of_sampler
 
     def _check_is_mine(self) -> None:
@@ -573,7 +573,7 @@ class PrefetchLoader:
         """
         count = self.dataset.num_items
         while True:
-            order, mask = self._order.of(epoch, seen)
+            order, mask = self._order.items(epoch, seen)
             self._known = self._known._replace(of_sampler=self._order.epoch)
             numbers = order if self._items is None else self._items[order]
             mask &= numbers < count
@@ -649,7 +649,7 @@ class PrefetchLoader:
                 [
                     (batch.position + slot, index, batch.epoch)
                     for batch in ahead
-                    for slot, index in batch.left_to(worker)
+                    for slot, index in batch.items_left(worker)
                 ],
                 [request for batch in now for request in self._requests(batch, worker)],
             )
@@ -659,7 +659,7 @@ class PrefetchLoader:
     def _requests(self, batch: _Batch, worker: int) -> Iterator[Request]:
         assert batch.place is not None
         start = batch.place * self._batch_bytes
-        for slot, index in batch.left_to(worker):
+        for slot, index in batch.items_left(worker):
             position = batch.position + slot
             yield Request(position, index, batch.epoch, start + slot * self._item_bytes, position in self._deaths)
 
@@ -685,7 +685,7 @@ class PrefetchLoader:
         if self._broken is not None:
             raise _cannot_go_on(self._broken)
         for slot, result in batch.done.items():  # they stay as they are if this is interrupted
-            batch.done[slot] = self._finished(batch, slot, result)
+            batch.done[slot] = self._finish(batch, slot, result)
         waited = perf_counter() - started
         self._coming.popleft()
         self._batches_given += 1
@@ -712,7 +712,7 @@ class PrefetchLoader:
             batch = self._batch_of(message.position)
             batch.done[message.position - batch.position] = message
 
-    def _finished(self, batch: _Batch, slot: int, result: ItemResult) -> ItemResult:
+    def _finish(self, batch: _Batch, slot: int, result: ItemResult) -> ItemResult:
         """Return a result with its transforms applied, if its worker had not imported them yet."""
         if result.raw is None:
             return result
@@ -739,7 +739,7 @@ class PrefetchLoader:
         if at_work is not None and gone.code < 0:
             self._deaths[at_work.position] = self._deaths.get(at_work.position, 0) + 1
             if self._deaths[at_work.position] == DEATHS_PER_ITEM:
-                path, frames = self._whole.told(at_work.item, at_work.epoch)
+                path, frames = self._whole.describe_item(at_work.item, at_work.epoch)
                 error = CrashedError(
                     f"{DEATHS_PER_ITEM} workers died at {frames}, the last by signal {-gone.code}", path=path
                 )
@@ -767,7 +767,7 @@ class PrefetchLoader:
         if self._collate_fn is not None:
             return self._collate_fn(self._items_of(batch, items))
         try:
-            made = stacked([item.about for item in items])
+            made = stack([item.about for item in items])
         except BaseException:
             self._free.append(batch.place)
             raise
@@ -776,17 +776,17 @@ class PrefetchLoader:
         frames = self._frames(batch.place, items, made)
         made = Item(frames=frames, **made)
         if self._device is not None:
-            made = as_tensors(made)
+            made = convert_to_tensors(made)
             made["frames"] = made["frames"].to(self._device)
             return made
-        return as_tensors(made) if self.dataset.tensors else made
+        return convert_to_tensors(made) if self.dataset.tensors else made
 
     def _frames(self, place: int, items: Sequence[ItemResult], made: Item) -> npt.NDArray[Any]:
         """Return the frames of a batch: a view of their buffer, or a copy, and then the buffer is free."""
         memory = self._crew.view(place * self._batch_bytes, len(items) * self._item_bytes)
         if self._collate_by == "pad":
             try:
-                frames, made["frames_shape"] = padded(self._arrays(memory, items))
+                frames, made["frames_shape"] = pad(self._arrays(memory, items))
             finally:
                 self._free.append(place)
             return frames
@@ -826,24 +826,24 @@ class PrefetchLoader:
             for item, is_real in zip(made, batch.mask.tolist(), strict=True):
                 item["item_mask"] = is_real
         register_torch_collate()
-        return [*map(as_tensors, made)] if self.dataset.tensors else made
+        return [*map(convert_to_tensors, made)] if self.dataset.tensors else made
 
 
-def _with_items(dataset: object) -> tuple[VideoDataset | JoinedDatasets, npt.NDArray[np.int64] | None]:
+def _find_dataset(dataset: object) -> tuple[VideoDataset | JoinedDatasets, npt.NDArray[np.int64] | None]:
     """Return the dataset behind nested subsets and concatenations, and the numbers of their items in it; None means all."""
     if isinstance(dataset, VideoDataset):
         return dataset, None
     if getattr(getattr(type(dataset), "__getitem__", None), "__qualname__", "") == "ConcatDataset.__getitem__":
-        found = [_with_items(each) for each in getattr(dataset, "datasets", ())]
-        joined = JoinedDatasets([part for part, _ in found])
-        if all(items is None for _, items in found):
+        parts = [_find_dataset(each) for each in getattr(dataset, "datasets", ())]
+        joined = JoinedDatasets([part for part, _ in parts])
+        if all(items is None for _, items in parts):
             return joined, None
         if joined.world_size > 1:
             raise SettingsError(
                 "a Subset among joined datasets with rank= is not divided equally; divide by a sampler instead"
             )
-        firsts = np.cumsum([0, *(part.num_items for part, _ in found)])
-        return joined, np.concatenate([first + _undivided(*each) for first, each in zip(firsts, found, strict=False)])
+        firsts = np.cumsum([0, *(part.num_items for part, _ in parts)])
+        return joined, np.concatenate([first + _undivide(*each) for first, each in zip(firsts, parts, strict=False)])
     if not (hasattr(dataset, "dataset") and hasattr(dataset, "indices")):
         raise SettingsError(
             f"{dataset!r} is no VideoDataset, and no Subset or ConcatDataset of such, so its frames are not known ahead. Several "
@@ -852,7 +852,7 @@ def _with_items(dataset: object) -> tuple[VideoDataset | JoinedDatasets, npt.NDA
             "    loader = PrefetchLoader(dataset, batch_size=8, shuffle=True, collate_fn=of_items)\n"
             "and any dataset goes into\n    loader = torch.utils.data.DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2)"
         )
-    whole_one, items = _with_items(dataset.dataset)
+    whole_one, items = _find_dataset(dataset.dataset)
     chosen, count = np.asarray(dataset.indices), len(whole_one) if items is None else len(items)
     if not len(chosen) or chosen.dtype.kind not in "iu" or not -count <= chosen.min() <= chosen.max() < count:
         raise SettingsError(f"the indices of {dataset!r} are not numbers of items, 0 to {count - 1}")
@@ -860,7 +860,7 @@ def _with_items(dataset: object) -> tuple[VideoDataset | JoinedDatasets, npt.NDA
     return whole_one, chosen if items is None else items[chosen]
 
 
-def _undivided(dataset: VideoDataset | JoinedDatasets, chosen: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:
+def _undivide(dataset: VideoDataset | JoinedDatasets, chosen: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:
     """Return the numbers of chosen items, or of all, among the items of all processes."""
     return (np.arange(len(dataset)) if chosen is None else chosen) * dataset.world_size + dataset.rank
 

@@ -17,7 +17,7 @@ import pyarrow.csv
 from vidprep.formats.errors import SettingsError, count_of
 from vidprep.formats.lerobot import INFO_NAME, LeRobotDataset
 from vidprep.formats.storage.shared import SharedTable
-from vidprep.formats.storage.untrusted import ArrowStream, open_regular, read_parquet, with_plain_types
+from vidprep.formats.storage.untrusted import ArrowStream, open_regular, read_parquet, use_plain_types
 from vidprep.formats.stores.ids import Ids
 from vidprep.formats.training.items import ItemLabels
 
@@ -102,10 +102,10 @@ def rows_of_frames(numbers: Times, due: Numbers) -> Numbers:
     there = numbers[order]
     if (same := np.flatnonzero(np.diff(there) == 0)).size:
         raise ValueError(f"two rows of frame {there[same[0]]}")
-    found = np.clip(np.searchsorted(there, due), 0, len(there) - 1)
-    if (lacking := np.flatnonzero(there[found] != due)).size:
+    places = np.clip(np.searchsorted(there, due), 0, len(there) - 1)
+    if (lacking := np.flatnonzero(there[places] != due)).size:
         raise ValueError(f"no row of frame {due[lacking[0]]} of the source, and {len(there)} of others")
-    return np.asarray(order[found])
+    return np.asarray(order[places])
 
 
 class FrameRows:
@@ -134,10 +134,10 @@ class FrameRows:
             )
         if gap not in get_args(RowsGap):
             raise SettingsError(f"rows_gap is {gap!r}; give error or hold")
-        self.gap, self.deltas = gap, {name: _checked(name, each, names) for name, each in (deltas or {}).items()}
+        self.gap, self.deltas = gap, {name: _check_deltas(name, each, names) for name, each in (deltas or {}).items()}
         self.by = TIME if TIME in table.column_names else FRAME
         try:
-            places = ids.places(Ids.of_column(pc.cast(table[ID], pa.string())))
+            places = ids.places(Ids.build(pc.cast(table[ID], pa.string())))
             table, places = table.filter(pa.array(places >= 0)), places[places >= 0]
             by = table[self.by].cast(pa.float64()).to_numpy()
         except (KeyError, ValueError, pa.ArrowException) as error:
@@ -156,9 +156,9 @@ class FrameRows:
     @cached_property
     def _columns(self) -> dict[str, Any]:
         assert self._table.table is not None
-        return {name: _as_array(self._table.table[name]) for name in self._table.table.column_names}
+        return {name: _convert_column(self._table.table[name]) for name in self._table.table.column_names}
 
-    def of_video(self, video: int, id_: str, source_frames: Numbers, source_times: Times) -> Numbers:
+    def places_in_video(self, video: int, id_: str, source_frames: Numbers, source_times: Times) -> Numbers:
         """Return the place of the row of each frame of a video among all rows.
 
         Args:
@@ -185,14 +185,14 @@ class FrameRows:
         except ValueError as error:
             raise SettingsError(f"rows has for {id_!r} {error}") from error
 
-    def of_clip(self, video: int, places: Numbers) -> ItemLabels:
+    def values_in_clip(self, video: int, places: Numbers) -> ItemLabels:
         """Return the values of the rows of a clip: (T, …) each, or as many as `deltas` asks for, with NAME_is_pad beside them.
 
         Args:
             video: Number of the video among the ids.
             places: (T,) places of the rows of its frames.
         """
-        found = ItemLabels()
+        labels = ItemLabels()
         first, end = self._firsts[video : video + 2].tolist()
         for name, values in self._columns.items():
             if name == FRAME:
@@ -201,14 +201,14 @@ class FrameRows:
             if name in self.deltas:
                 wanted = places[0] + self.deltas[name]
                 chosen = np.clip(wanted, first, end - 1)
-                found[f"{name}_is_pad"] = wanted != chosen
+                labels[f"{name}_is_pad"] = wanted != chosen
             is_text = isinstance(values, pa.ChunkedArray)
-            found[name] = values.take(pa.array(chosen)).to_pylist() if is_text else values[chosen]
-        found.arrays = frozenset(name for name, values in found.items() if isinstance(values, np.ndarray))
-        return found
+            labels[name] = values.take(pa.array(chosen)).to_pylist() if is_text else values[chosen]
+        labels.arrays = frozenset(name for name, values in labels.items() if isinstance(values, np.ndarray))
+        return labels
 
 
-def _checked(name: str, deltas: Sequence[int], names: list[str]) -> Numbers:
+def _check_deltas(name: str, deltas: Sequence[int], names: list[str]) -> Numbers:
     """Return numbers of rows. Raises SettingsError."""
     made = np.asarray(deltas)
     if name not in names or made.ndim != 1 or not len(made) or made.dtype.kind not in "iu":
@@ -220,12 +220,12 @@ def _table(source: RowSource) -> tuple[pa.Table, bool]:
     """Return the table of a source, and whether its frames are those of the store. Raises SettingsError."""
     try:
         if not isinstance(source, str | os.PathLike):
-            return with_plain_types(pa.table(source)), False
+            return use_plain_types(pa.table(source)), False
         path = Path(source)
         if (path / INFO_NAME).is_file():
-            if not (found := LeRobotDataset.read(path)).cameras:
+            if not (dataset := LeRobotDataset.read(path)).cameras:
                 raise SettingsError(f"rows={str(source)!r}: this LeRobot dataset has no videos")
-            return pa.concat_tables(_of_robot(found), promote_options="default"), True
+            return pa.concat_tables(_read_robot_rows(dataset), promote_options="default"), True
         return read_rows(path), False
     except (OSError, ValueError, TypeError, LookupError, pa.ArrowException) as error:
         raise SettingsError(f"rows={str(source)[:200]!r} cannot be read: {error}") from error
@@ -234,12 +234,12 @@ def _table(source: RowSource) -> tuple[pa.Table, bool]:
 def read_rows(path: Path) -> pa.Table:
     """Return a file of rows as a table. Raises OSError, ValueError."""
     if path.suffix != ".csv":
-        return with_plain_types(read_parquet(path))
+        return use_plain_types(read_parquet(path))
     with open_regular(path) as file:
         return pyarrow.csv.read_csv(file)
 
 
-def _of_robot(found: LeRobotDataset) -> Iterator[pa.Table]:
+def _read_robot_rows(found: LeRobotDataset) -> Iterator[pa.Table]:
     """Yield the rows of each episode and camera, with the id that the camera's video has in a store of the dataset."""
     tables: dict[str, dict[int, pa.Table]] = {}
     for episode in found.episodes:
@@ -293,7 +293,7 @@ def _values(name: str, column: pa.ChunkedArray) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pc.list_flatten(array), lengths[0].as_py())
 
 
-def _as_array(column: pa.ChunkedArray) -> Any:
+def _convert_column(column: pa.ChunkedArray) -> Any:
     """Return (N,) or (N, D) values; texts as they are."""
     if _is_text(column.type):
         return column

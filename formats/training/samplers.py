@@ -189,7 +189,7 @@ class Windows(PaddingSampler):
         there = numbers < video.num_frames
         if not there.all():
             numbers = np.asarray(
-                _extended(numbers[there], self.num_frames, "wrap" if self.short == "repeat" else "repeat_last")
+                _extend(numbers[there], self.num_frames, "wrap" if self.short == "repeat" else "repeat_last")
             )
         return numbers, there
 
@@ -261,10 +261,12 @@ class _AtIndices(PaddingSampler):
 
     def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:
         low, high = self._range(video.num_frames)
-        start = int(rng.integers(low, high)) if self.is_random else _of_linspace(low, high - 1, self.num_clips, number)
+        start = (
+            int(rng.integers(low, high)) if self.is_random else _linspace_item(low, high - 1, self.num_clips, number)
+        )
         start = min(start, video.num_frames - 1)
         inside = range(start, min(start + self._span, video.num_frames), self.num_indices_between_frames)
-        numbers = np.asarray(_extended(inside, self.num_frames, self.policy), np.int64)
+        numbers = np.asarray(_extend(inside, self.num_frames, self.policy), np.int64)
         return numbers, np.arange(self.num_frames) < len(inside)
 
 
@@ -396,8 +398,8 @@ class _AtTimes(PaddingSampler):
         times = start + self._step(video) * np.arange(self.num_frames_per_clip, dtype=np.float64)
         assert video.begins is not None
         there = times < video.end_seconds
-        shown = video.tolerance.shown_at(video.begins, times[there])
-        return np.asarray(_extended(shown.tolist(), self.num_frames_per_clip, self.policy), np.int64), there
+        shown = video.tolerance.frames_at(video.begins, times[there])
+        return np.asarray(_extend(shown.tolist(), self.num_frames_per_clip, self.policy), np.int64), there
 
 
 @suggesting()
@@ -467,8 +469,8 @@ class clips_at_regular_timestamps(_AtTimes):
             raise SettingsError("cover_end and sampling_range_end contradict each other; give one of them")
 
     def count(self, video: Timing) -> int:
-        found = super().count(video)
-        return found + (self.cover_end and found > 0 and self._covering_start(video) is not None)
+        count = super().count(video)
+        return count + (self.cover_end and count > 0 and self._covering_start(video) is not None)
 
     def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:
         start = self._covering_start(video) if self.cover_end else None
@@ -556,7 +558,7 @@ class clips_around(PaddingSampler):
 
     def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:  # noqa: ARG002
         assert video.begins is not None
-        middle = int(video.tolerance.shown_at(video.begins, np.asarray(self._times_of(video)[number : number + 1]))[0])
+        middle = int(video.tolerance.frames_at(video.begins, np.asarray(self._times_of(video)[number : number + 1]))[0])
         places = np.arange(self.num_frames_per_clip, dtype=np.int64) - self.num_frames_per_clip // 2
         numbers = middle + self.num_indices_between_frames * places
         kept = numbers.clip(0, video.num_frames - 1)
@@ -582,10 +584,10 @@ def counts(
     if sampler.needs_times:
         return np.asarray([_count(sampler, id_, timing_of(video(id_))) for id_ in ids], np.int64)
     lengths, first, place = np.unique(num_frames, return_index=True, return_inverse=True)
-    found = [
+    counts_of_lengths = [
         _count(sampler, ids[at], Timing(length)) for length, at in zip(lengths.tolist(), first.tolist(), strict=True)
     ]
-    return np.asarray(found, np.int64)[place]
+    return np.asarray(counts_of_lengths, np.int64)[place]
 
 
 def _count(sampler: ClipSampler, id_: str, video: Timing) -> int:
@@ -612,15 +614,15 @@ def _check_seconds(name: str, value: object, *, above: float = -np.inf) -> None:
         raise SettingsError(f"{name} is {value!r}; give seconds" + (" above 0" if above == 0 else ""))
 
 
-def _extended(numbers: Iterable[int], count: int, policy: Policy) -> list[int]:
+def _extend(numbers: Iterable[int], count: int, policy: Policy) -> list[int]:
     """Extend numbers to `count`: repeat the last one, or all of them, as the policy says."""
-    found = list(numbers)
+    extended = list(numbers)
     if policy == "wrap":
-        return (found * (count // len(found) + 1))[:count]
-    return found + found[-1:] * (count - len(found))
+        return (extended * (count // len(extended) + 1))[:count]
+    return extended + extended[-1:] * (count - len(extended))
 
 
-def _of_linspace(first: int, last: int, count: int, number: int) -> int:
+def _linspace_item(first: int, last: int, count: int, number: int) -> int:
     """Return element `number` of torch.linspace with integers: counted from the nearer end, truncated."""
     if count == 1:
         return first

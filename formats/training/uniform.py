@@ -12,7 +12,7 @@ import numpy as np
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.option import suggesting, whole
-from vidprep.formats.spread import FRAMES_AT_ONCE, RULES, are_possible, most_frames, sampled, spread
+from vidprep.formats.spread import FRAMES_AT_ONCE, RULES, are_possible, most_frames, sample_frames, spread
 from vidprep.formats.training.samplers import ClipSampler, Mask, Numbers, PaddingSampler, Timing
 
 
@@ -65,10 +65,10 @@ class sample_fps(PaddingSampler):
 
     def masked_item(self, video: Timing, number: int, rng: np.random.Generator) -> tuple[Numbers, Mask]:  # noqa: ARG002
         limits = {"min_frames": self.min_frames, "max_frames": self.max_frames}
-        found = sampled(self.rule, video.num_frames, video.end_seconds, self.fps, **limits)
-        count = len(found)
+        sampled = sample_frames(self.rule, video.num_frames, video.end_seconds, self.fps, **limits)
+        count = len(sampled)
         numbers = np.full(self.num_frames, video.num_frames - 1 if count > 1 else 0, np.int64)
-        numbers[:count] = found
+        numbers[:count] = sampled
         return numbers, np.arange(self.num_frames) < count
 
 

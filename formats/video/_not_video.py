@@ -58,5 +58,5 @@ def text_in_place(path: str) -> str:
 
 def undecodable_tag(log: list[tuple[int, str, str]]) -> str:
     """Return the codec tag that libavformat does not know, from its log; "" without one."""
-    found = re.search(r"Video: none \((.{4}) / 0x", "\n".join(text for _, _, text in log))
-    return found[1] if found else ""
+    match = re.search(r"Video: none \((.{4}) / 0x", "\n".join(text for _, _, text in log))
+    return match[1] if match else ""

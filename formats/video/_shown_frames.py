@@ -52,7 +52,7 @@ class PacketInfo(NamedTuple):
     follows_loss: bool = False
 
 
-def shown_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], PacketInfo] | None:
+def frame_counter(codec: str, configuration: bytes | None) -> Callable[[bytes], PacketInfo] | None:
     """Return a function that reads packets in decode order; None if this codec's packets do not tell how many frames they
     display.
     """
@@ -104,7 +104,7 @@ class _Bits:
         return self.u(zeros + 1) - 1
 
 
-def _without_emulation(unit: bytes, most: int) -> bytes:
+def _strip_emulation(unit: bytes, most: int) -> bytes:
     return unit[:most].replace(b"\0\0\3", b"\0\0")
 
 
@@ -129,7 +129,7 @@ def _units(packet: bytes, length_bytes: int) -> Iterator[bytes]:
         at += size
 
 
-def _sized_units(record: bytes, at: int, count: int) -> tuple[list[bytes], int]:
+def _read_sized_units(record: bytes, at: int, count: int) -> tuple[list[bytes], int]:
     """Return units of a configuration record, each with two bytes of length, and the end of the last one."""
     units = []
     for _ in range(count):
@@ -193,8 +193,8 @@ class _H264:
             self._parameters.end_header()
             return
         self._length_bytes = (record[4] & 3) + 1
-        sets, at = _sized_units(record, 6, record[5] & 31)
-        more, _ = _sized_units(record, at + 1, record[at])
+        sets, at = _read_sized_units(record, 6, record[5] & 31)
+        more, _ = _read_sized_units(record, at + 1, record[at])
         for unit in sets + more:
             self._take_parameters(unit)
         self._parameters.end_header()
@@ -204,11 +204,11 @@ class _H264:
         if kind in (7, 8):
             self._parameters.take(unit)
         if kind == 7:
-            bits = _Bits(_without_emulation(unit[1:], UNIT_BYTES))
+            bits = _Bits(_strip_emulation(unit[1:], UNIT_BYTES))
             number, sequence = _h264_sequence(bits)
             self._sequences[number] = sequence
         elif kind == 8:
-            bits = _Bits(_without_emulation(unit[1:], HEADER_BYTES))
+            bits = _Bits(_strip_emulation(unit[1:], HEADER_BYTES))
             number = bits.ue()
             self._sequence_of[number] = bits.ue()
 
@@ -237,7 +237,7 @@ class _H264:
         """Return whether a slice is the first one of a frame."""
         if not unit[1] & 0x80:  # it does not begin at the first macroblock
             return False
-        bits = _Bits(_without_emulation(unit[1:], HEADER_BYTES))
+        bits = _Bits(_strip_emulation(unit[1:], HEADER_BYTES))
         bits.ue(), bits.ue()
         sequence = self._sequences[self._sequence_of[bits.ue()]]
         if sequence.separate_planes and bits.u(2):
@@ -288,7 +288,7 @@ def _h264_sequence(bits: _Bits) -> tuple[int, _Sequence]:
 
 def _messages(unit: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield type and payload of supplemental enhancement information (H.264 and H.265, 7.3.2.3.1)."""
-    data, at = _without_emulation(unit, UNIT_BYTES), 0
+    data, at = _strip_emulation(unit, UNIT_BYTES), 0
     while at + 2 < len(data):
         sizes = []
         for _ in range(2):  # kind and length, each a sum of bytes
@@ -330,7 +330,7 @@ class _Hevc:
         self._length_bytes = (record[21] & 3) + 1
         at = 23
         for _ in range(record[22]):
-            units, at = _sized_units(record, at + 3, int.from_bytes(record[at + 1 : at + 3], "big"))
+            units, at = _read_sized_units(record, at + 3, int.from_bytes(record[at + 1 : at + 3], "big"))
             for unit in units:
                 self._take_parameters(unit)
         self._parameters.end_header()
@@ -340,7 +340,7 @@ class _Hevc:
         if kind in (32, 33, 34):
             self._parameters.take(unit)
         if kind == 34:
-            bits = _Bits(_without_emulation(unit[2:], HEADER_BYTES))
+            bits = _Bits(_strip_emulation(unit[2:], HEADER_BYTES))
             number = bits.ue()
             bits.ue(), bits.u(1)
             self._hides[number] = bool(bits.u(1)), bits.u(3)
@@ -367,7 +367,7 @@ class _Hevc:
         return shown
 
     def _is_shown(self, kind: int, unit: bytes) -> bool:
-        bits = _Bits(_without_emulation(unit[2:], HEADER_BYTES))
+        bits = _Bits(_strip_emulation(unit[2:], HEADER_BYTES))
         if not bits.u(1):  # not the first slice
             return False
         if 16 <= kind <= 23:
@@ -552,7 +552,7 @@ def has_zeros_outside_padding(data: bytes, zeros: bytes) -> bool:
         return True
 
 
-def shown_by(packet: Packet[VideoStream]) -> PacketInfo:
+def displayed_by(packet: Packet[VideoStream]) -> PacketInfo:
     """Return what a packet of `Source.packets` displays; one frame if its codec is not parsed here."""
     marked = cast("list[PacketInfo] | None", packet.opaque)
     return PacketInfo() if marked is None else marked[0]

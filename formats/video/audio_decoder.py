@@ -14,7 +14,7 @@ from av.error import FFmpegError as AvError
 from av.packet import Packet
 from av.stream import Discard
 
-from vidprep.formats.video.pyav import demuxed
+from vidprep.formats.video.pyav import demux
 
 if TYPE_CHECKING:  # PyAV's packets are generic for type checkers only
     from av.container import InputContainer
@@ -44,7 +44,7 @@ class AudioDecoder:
     def packets(self) -> Iterator[AudioPacket]:
         """Yield the packets of the stream. Raises PyAV's errors."""
         assert self.stream is not None
-        return demuxed(self._container, self.stream)
+        return demux(self._container, self.stream)
 
     def frames(
         self, packets: Iterable[AudioPacket], on_fault: Callable[[AudioPacket | None, str], object] | None = None

@@ -90,7 +90,7 @@ class EditedTimes:
         self._last: int | None = None
 
     @classmethod
-    def of(cls, path: str | Path, track_id: int) -> EditedTimes | None:
+    def read(cls, path: str | Path, track_id: int) -> EditedTimes | None:
         """Return the times of a track; None if libavformat's own are right, or its tables are not understood."""
         with suppress(*NOT_UNDERSTOOD):
             movie = index_of(Path(path))

@@ -17,7 +17,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from vidprep.formats.profiles import CODECS
-from vidprep.formats.video.numbered import as_a_store_decodes
+from vidprep.formats.video.numbered import set_store_options
 from vidprep.formats.video.packets import PacketIndex, PacketSpan
 from vidprep.formats.video.pyav import video_decoder
 
@@ -83,7 +83,7 @@ def _new_decoder(config: DecoderConfig) -> VideoCodecContext:
     decoder = video_decoder(CODECS[config.codec].check_decoder)
     if config.extradata:
         decoder.extradata = config.extradata
-    as_a_store_decodes(decoder)
+    set_store_options(decoder)
     return decoder
 
 

@@ -94,18 +94,18 @@ class MidwayChanges:
         if self._turns is not None:
             self._turns.see(packet.pts)
 
-    def marked(self, frames: Iterable[VideoFrame]) -> Iterator[VideoFrame]:
+    def mark(self, frames: Iterable[VideoFrame]) -> Iterator[VideoFrame]:
         """Yield the frames of the decoder, in order."""
-        for frame, matrix in self._turned(frames):
-            shape = self._shapes.at(frame)
+        for frame, matrix in self._turn(frames):
+            shape = self._shapes.aspect_at(frame)
             if shape is not None or matrix is not None:
                 frame.opaque = [
                     FrameProperties(shape, matrix)
                 ]  # PyAV 18 finds an opaque object by identity, so each frame needs its own
             yield frame
 
-    def _turned(self, frames: Iterable[VideoFrame]) -> Iterator[tuple[VideoFrame, bytes | None]]:
-        return ((frame, None) for frame in frames) if self._turns is None else self._turns.of(frames)
+    def _turn(self, frames: Iterable[VideoFrame]) -> Iterator[tuple[VideoFrame, bytes | None]]:
+        return ((frame, None) for frame in frames) if self._turns is None else self._turns.iterate(frames)
 
 
 class _Shapes:
@@ -119,17 +119,17 @@ class _Shapes:
         self._now: Fraction | None = None
 
     def see(self, keyframe: Packet[VideoStream], decoder: VideoCodecContext) -> None:
-        found = fraction(decoder.sample_aspect_ratio)
-        if found is None and self._has_told:
-            found = Fraction(1)
-        self._has_told |= found is not None
+        aspect = fraction(decoder.sample_aspect_ratio)
+        if aspect is None and self._has_told:
+            aspect = Fraction(1)
+        self._has_told |= aspect is not None
         if self._is_followed is None:
-            self._is_followed = found in (None, self._declared)
-        if self._is_followed and found is not None and found != self._last:
-            self._waiting.append((keyframe.pts, found))
-            self._last = found
+            self._is_followed = aspect in (None, self._declared)
+        if self._is_followed and aspect is not None and aspect != self._last:
+            self._waiting.append((keyframe.pts, aspect))
+            self._last = aspect
 
-    def at(self, frame: VideoFrame) -> Fraction | None:
+    def aspect_at(self, frame: VideoFrame) -> Fraction | None:
         if self._waiting and (frame.key_frame or frame.pts == self._waiting[0][0]):
             _, self._now = self._waiting.pop(0)
         return self._now
@@ -154,7 +154,7 @@ class _Turns:
         if pts is not None:
             self._told.append(pts)
 
-    def of(self, frames: Iterable[VideoFrame]) -> Iterator[tuple[VideoFrame, bytes | None]]:
+    def iterate(self, frames: Iterable[VideoFrame]) -> Iterator[tuple[VideoFrame, bytes | None]]:
         """Yield each frame with the matrix that holds for it."""
         doubtful: VideoFrame | None = None  # a keyframe without a matrix
         for frame in frames:

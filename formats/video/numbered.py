@@ -21,14 +21,14 @@ from av.video.stream import VideoStream
 from vidprep.formats.errors import StoreError
 from vidprep.formats.model import VideoFacts
 from vidprep.formats.video.edit_list import demuxer_options
-from vidprep.formats.video.pyav import demuxed, fraction, open_input, reason_of
+from vidprep.formats.video.pyav import demux, fraction, open_input, reason_of
 from vidprep.formats.video.source import READ_OPTIONS, file_url
 
 # If H.264 does not declare its reordering, libavcodec guesses it and drops later frames; this option makes it assume the maximum.
 DECODER_OPTIONS = {"h264": {"strict": "1"}}
 
 
-def as_a_store_decodes(decoder: VideoCodecContext) -> None:
+def set_store_options(decoder: VideoCodecContext) -> None:
     """Set the options with which stores decode."""
     decoder.thread_count = 1
     decoder.flags |= Flags.unaligned  # as `Source` decodes
@@ -90,7 +90,7 @@ class NumberedFrames:
             self.close()
             raise StoreError("has no video that can be decoded; it is damaged, restore it", path=self._path)
         self._stream, self._base = streams[0], base
-        as_a_store_decodes(streams[0].codec_context)
+        set_store_options(streams[0].codec_context)
 
     def close(self) -> None:
         container = getattr(self, "_container", None)
@@ -129,7 +129,7 @@ class NumberedFrames:
         due = {self._ticks(number): number for number in wanted if number <= last}
         self._container.seek(begin, stream=self._stream)
         needed = last - start + 1
-        packets = demuxed(self._container, self._stream)
+        packets = demux(self._container, self._stream)
         while needed:
             packet = next(packets, None)
             if packet is None or packet.pts is None:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import NO_HDR_METADATA, FrameSize, HdrMetadata
-from vidprep.formats.option import Option, check_options, documented
+from vidprep.formats.option import Option, check_options, document
 from vidprep.formats.profiles import CODECS, CONTAINERS, ENCODERS, OTHER_NAMES, SHORT_GOP, TUNES, EncoderProfile
 
 NO_SIZE = FrameSize(0, 0)
@@ -36,7 +36,7 @@ def _is_large(size: FrameSize) -> bool:
     return min(size) >= LARGE_LINES
 
 
-@documented
+@document
 @dataclass(frozen=True, slots=True)
 class EncoderOptions:
     """Options of the encoder. None means the encoder's default.
@@ -163,7 +163,7 @@ class EncoderOptions:
         if full.preset:
             options[row.preset_option] = full.preset
         options |= fill(row.options) | fill(row.tune_options.get(full.tune, {}))
-        params = fill(row.params) | fill(row.tune_params.get(full.tune, {})) | row.of_light(light)
+        params = fill(row.params) | fill(row.tune_params.get(full.tune, {})) | row.params_of_light(light)
         if params:
             options[row.params_option] = ":".join(f"{name}={value}" for name, value in params.items())
         return options

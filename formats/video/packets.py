@@ -37,7 +37,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import NotIndexedError
-from vidprep.formats.video._shown_frames import PacketInfo, shown_counter
+from vidprep.formats.video._shown_frames import PacketInfo, frame_counter
 
 VERSION, HEADER = 1, struct.Struct("<5BIIQ")
 UNSIGNED, SIGNED = {1: "B", 2: "H", 4: "I"}, {1: "b", 2: "h", 4: "i"}  # array's types by width
@@ -123,12 +123,12 @@ class PacketIndex:
         are_widths = {*widths[:3]} <= UNSIGNED.keys() and widths[3] in (0, *UNSIGNED)
         if version != VERSION or not are_widths or not 0 < gops <= count or len(data) != due:
             raise ValueError(f"version {version}, {count} packets in {gops} GOPs and {len(data)} bytes")
-        found, at = [], HEADER.size
+        planes, at = [], HEADER.size
         for place, (width, number) in enumerate(zip(widths, numbers, strict=True)):
             kind = (SIGNED if place == 2 else UNSIGNED)[width] if width else "B"
-            found.append(_from_planes(data[at : at + width * number], kind, number))
+            planes.append(_join_planes(data[at : at + width * number], kind, number))
             at += width * number
-        lengths, sizes, order, gaps = found
+        lengths, sizes, order, gaps = planes
         if sum(lengths) != count or min(lengths) < 1 or min(sizes) < 1:
             raise ValueError(f"GOPs of {sum(lengths)} frames, {count} packets")
         steps = [size + gap for size, gap in zip(sizes, gaps[1:], strict=False)] if gaps else sizes[:-1]
@@ -151,7 +151,7 @@ def _planes(values: Sequence[int], kind: str) -> bytes:
     return b"".join(data[place::width] for place in range(width))
 
 
-def _from_planes(data: bytes, kind: str, count: int) -> array.array[int]:
+def _join_planes(data: bytes, kind: str, count: int) -> array.array[int]:
     numbers = array.array(kind)
     width, whole = numbers.itemsize, bytearray(len(data))
     for place in range(width) if data else ():
@@ -172,7 +172,7 @@ class PacketIndexer:
     """
 
     def __init__(self, codec: str, configuration: bytes | None, file: BinaryIO) -> None:
-        self._info_of = shown_counter(codec, configuration)
+        self._info_of = frame_counter(codec, configuration)
         self._file = file
         self._pts: list[int] = []
         self._offsets: list[int] = []
@@ -207,9 +207,9 @@ class PacketIndexer:
     def _position(self, packet: Packet[VideoStream], data: bytes) -> int:
         if packet.pos is not None and packet.pos >= 0:
             self._file.seek(packet.pos)
-            found = self._file.read(HEADER_BYTES_MAX + len(data)).find(data)
-            if found >= 0:
-                return packet.pos + found
+            place = self._file.read(HEADER_BYTES_MAX + len(data)).find(data)
+            if place >= 0:
+                return packet.pos + place
         raise NotIndexedError(f"packet {len(self._pts)} is not stored as it is decoded, or not in one piece")
 
     def finish(self) -> PacketIndex:

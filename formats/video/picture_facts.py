@@ -90,11 +90,11 @@ def _are_primaries(red: Point, green: Point, blue: Point, white: Point) -> bool:
         and max(points) == red
         and max(points, key=lambda point: point[1]) == green
         and min(points, key=lambda point: point[1]) == blue
-        and all(_left_of(one, other, white) > 0 for one, other in pairwise((*points, red)))
+        and all(_side_of_line(one, other, white) > 0 for one, other in pairwise((*points, red)))
     )
 
 
-def _left_of(one: Point, other: Point, point: Point) -> float:
+def _side_of_line(one: Point, other: Point, point: Point) -> float:
     """Return twice the signed area of a triangle: positive if `point` is left of the line from `one` to `other`."""
     return float((other[0] - one[0]) * (point[1] - one[1]) - (other[1] - one[1]) * (point[0] - one[0]))
 
@@ -216,7 +216,7 @@ def cropping_of(stream: VideoStream) -> Cropping:
     return NO_CROPPING if side_data is None else Cropping(*struct.unpack("=4I", side_data[:16]))
 
 
-def rounded_crop(crop: Cropping, frame: VideoFrame) -> Cropping:
+def round_crop(crop: Cropping, frame: VideoFrame) -> Cropping:
     """Round a crop to whole chroma samples, as ffmpeg's crop filter does; NO_CROPPING if nothing would remain."""
     across, down = 64 // frame.format.chroma_width(64), 64 // frame.format.chroma_height(64)
     width, height = frame.width - crop.left - crop.right, frame.height - crop.top - crop.bottom
@@ -238,10 +238,10 @@ def _matroska_cropping(stream: VideoStream) -> Cropping:
             container.start_encoding()
     except (OSError, ValueError):  # a stream that Matroska cannot hold
         return NO_CROPPING
-    found = {
+    sides = {
         PIXEL_CROP[name]: int.from_bytes(value) for name, value in elements(header.getvalue()) if name in PIXEL_CROP
     }
-    return NO_CROPPING._replace(**found)
+    return NO_CROPPING._replace(**sides)
 
 
 def elements(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -59,10 +59,10 @@ def fraction(value: Rational | None) -> Fraction | None:
 
 def time_base_of(timed: Any) -> Fraction:
     """Return seconds per tick of a stream, packet, frame or codec context. Raises ValueError if it has none."""
-    found = fraction(timed.time_base)
-    if found is None:
+    base = fraction(timed.time_base)
+    if base is None:
         raise ValueError(f"{timed!r} has no time base")
-    return found
+    return base
 
 
 def open_input(
@@ -86,20 +86,21 @@ def open_input(
     if isinstance(file, str) and file.startswith("file:"):
         check_regular(file.removeprefix("file:"))
     with nullcontext() if probes else av.logging.Capture():  # libavformat logs each decoder that was not opened
-        asked = {} if probes else NO_DECODER
+        options_of_probe = {} if probes else NO_DECODER
         return cast(
-            InputContainer, av.open(file, "r", options=options, container_options=asked, hwaccel=hwaccel, **_METADATA)
+            InputContainer,
+            av.open(file, "r", options=options, container_options=options_of_probe, hwaccel=hwaccel, **_METADATA),
         )
 
 
-def demuxed(container: InputContainer, stream: Stream | None = None) -> Iterator[Packet[Any]]:
+def demux(container: InputContainer, stream: Stream | None = None) -> Iterator[Packet[Any]]:
     """Yield the packets of one stream, or of all, without the empty ones that flush decoders.
 
     Raises PyAV's errors and OSError. Where streams appear midway (a transport stream with a new program table) PyAV does not give their
     packets, and at the end it may look for them in its list: that IndexError is the end.
     """
-    asked = () if stream is None else (stream,)
-    packets, num_resumed = container.demux(*asked), 0
+    streams = () if stream is None else (stream,)
+    packets, num_resumed = container.demux(*streams), 0
     while True:
         try:
             packet = next(packets)
@@ -109,7 +110,7 @@ def demuxed(container: InputContainer, stream: Stream | None = None) -> Iterator
             num_resumed += 1
             if (num_resumed - 1) * RESYNC_BYTES > (container.size or 0):
                 raise
-            packets = container.demux(*asked)
+            packets = container.demux(*streams)
             continue
         if packet.size:
             yield packet
@@ -122,15 +123,15 @@ def open_output(file: str | BinaryIO, *, format: str, options: dict[str, str]) -
 
 def display_matrix(frame: VideoFrame) -> bytes | None:
     """Return nine little-endian int32 of ISO/IEC 14496-12, 6.2.2, if the frame has them."""
-    found: Any = frame.side_data.get("DISPLAYMATRIX")
-    return None if found is None else bytes(found)
+    matrix: Any = frame.side_data.get("DISPLAYMATRIX")
+    return None if matrix is None else bytes(matrix)
 
 
 def light_side_data(frame: VideoFrame) -> tuple[bytes | None, bytes | None]:
     """Return the AVMasteringDisplayMetadata and AVContentLightMetadata of a frame, or None."""
     kinds: Any = frame.side_data
-    found = [kinds.get(kind) for kind in ("MASTERING_DISPLAY_METADATA", "CONTENT_LIGHT_LEVEL")]
-    display, levels = (None if each is None else bytes(each) for each in found)
+    side_data = [kinds.get(kind) for kind in ("MASTERING_DISPLAY_METADATA", "CONTENT_LIGHT_LEVEL")]
+    display, levels = (None if each is None else bytes(each) for each in side_data)
     return display, levels
 
 
@@ -174,8 +175,8 @@ def visible_bytes(plane: VideoPlane, line_bytes: int) -> bytes | memoryview:
     data, line = memoryview(plane), plane.line_size
     if line == line_bytes:
         return data[: line * plane.height]
-    found = struct.iter_unpack(f"{line_bytes}s{abs(line) - line_bytes}x", data[: abs(line) * plane.height])
-    lines = list(map(itemgetter(0), found))
+    rows = struct.iter_unpack(f"{line_bytes}s{abs(line) - line_bytes}x", data[: abs(line) * plane.height])
+    lines = list(map(itemgetter(0), rows))
     return b"".join(lines if line > 0 else reversed(lines))
 
 

@@ -55,29 +55,29 @@ class ToRgb:
         if self._fast is not None:
             frame.colorspace = matrix_of(frame)
             return self._fast.reformat(frame, format=PACKED, threads=1).planes[0]
-        return converted(frame, None, PACKED).planes[0]
+        return convert(frame, None, PACKED).planes[0]
 
 
 def write_rgb(frame: VideoFrame, picture: RgbArray) -> None:
     """Convert a frame to RGB into an array (h, w, 3), scaled to that size. Raises PyAV's errors."""
     height, width, _ = picture.shape
     size = None if (height, width) == (frame.height, frame.width) else (height, width)
-    lines = plane_lines(converted(frame, size, PACKED).planes[0])
+    lines = plane_lines(convert(frame, size, PACKED).planes[0])
     picture[...] = lines[:, : width * 3].reshape(picture.shape)
 
 
-def resized_picture(picture: RgbArray, into: RgbArray) -> None:
+def resize_picture(picture: RgbArray, into: RgbArray) -> None:
     """Scale an RGB array (H, W, 3) as `write_rgb` scales a frame."""
     import numpy as np
 
     write_rgb(VideoFrame.from_ndarray(np.ascontiguousarray(picture), format=PACKED), into)
 
 
-def converted(frame: VideoFrame, size: tuple[int, int] | None, pixel_format: str) -> VideoFrame:
+def convert(frame: VideoFrame, size: tuple[int, int] | None, pixel_format: str) -> VideoFrame:
     """Return a frame in another pixel format, scaled to (height, width) (None keeps its size), in the same range unless it
     becomes RGB. The next such frame overwrites the memory. Raises PyAV's errors.
     """
-    return _filters_for(frame, size, pixel_format).converted(frame)
+    return _filters_for(frame, size, pixel_format).convert(frame)
 
 
 def matrix_of(frame: VideoFrame) -> int:
@@ -163,7 +163,7 @@ class _Filters:
         last.link_to(self._sink)
         self._graph.configure()
 
-    def converted(self, frame: VideoFrame) -> VideoFrame:
+    def convert(self, frame: VideoFrame) -> VideoFrame:
         self._source.push(frame)
         made = self._sink.pull()
         assert isinstance(made, VideoFrame)

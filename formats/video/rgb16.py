@@ -14,7 +14,7 @@ from av.video.frame import VideoFrame
 from av.video.plane import VideoPlane
 
 from vidprep.formats.video.pyav import plane_lines
-from vidprep.formats.video.rgb import PACKED, converted, matrix_of
+from vidprep.formats.video.rgb import PACKED, convert, matrix_of
 
 Rgb16Array = npt.NDArray[np.uint16]
 WHITE = 65535
@@ -28,9 +28,9 @@ def deep_rgb(frame: VideoFrame, size: tuple[int, int] | None) -> Rgb16Array:
     """Return (H, W, 3), scaled to (height, width). Raises PyAV's errors."""
     depth = max(8, *(component.bits for component in frame.format.components))  # fewer bits are expanded to eight
     if frame.format.is_rgb:
-        picture = _of_rgb(frame, depth)
+        picture = _convert_rgb(frame, depth)
         return picture if size is None else deep_resized(picture, size)
-    made = converted(frame, size, "yuv444p" if depth <= 8 else f"yuv444p{depth}le")
+    made = convert(frame, size, "yuv444p" if depth <= 8 else f"yuv444p{depth}le")
     y, cb, cr = (_values(plane, made.width, depth).astype(np.float32) for plane in made.planes)
     middle, unit = 1 << depth - 1, 1 << max(0, depth - 8)
     if int(frame.color_range) == FULL_RANGE or frame.format.name.startswith("yuvj"):
@@ -41,25 +41,25 @@ def deep_rgb(frame: VideoFrame, size: tuple[int, int] | None) -> Rgb16Array:
     luma = (y - low) / span
     r = luma + 2 * (1 - of_red) * (cr - middle) / chroma_span
     b = luma + 2 * (1 - of_blue) * (cb - middle) / chroma_span
-    return _rounded(np.stack([r, (luma - of_red * r - of_blue * b) / (1 - of_red - of_blue), b], -1))
+    return _round(np.stack([r, (luma - of_red * r - of_blue * b) / (1 - of_red - of_blue), b], -1))
 
 
 def deep_resized(picture: Rgb16Array, size: tuple[int, int]) -> Rgb16Array:
     """Scale (H, W, 3) to (height, width, 3), plane by plane: libswscale scales RGB by way of YCbCr."""
     planes = [VideoFrame.from_ndarray(np.ascontiguousarray(picture[..., n]), format="gray16le") for n in range(3)]
-    return np.stack([_values(converted(plane, size, "gray16le").planes[0], size[1], 16).copy() for plane in planes], -1)
+    return np.stack([_values(convert(plane, size, "gray16le").planes[0], size[1], 16).copy() for plane in planes], -1)
 
 
-def _of_rgb(frame: VideoFrame, depth: int) -> Rgb16Array:
+def _convert_rgb(frame: VideoFrame, depth: int) -> Rgb16Array:
     if depth <= 8:
-        plane = converted(frame, None, PACKED).planes[0]
-        found: Rgb16Array = (
+        plane = convert(frame, None, PACKED).planes[0]
+        rgb: Rgb16Array = (
             _values(plane, frame.width * 3, 8).reshape(frame.height, frame.width, 3).astype(np.uint16) * 257
         )
-        return found
-    green, blue, red = converted(frame, None, f"gbrp{depth}le").planes
+        return rgb
+    green, blue, red = convert(frame, None, f"gbrp{depth}le").planes
     values: Rgb16Array = np.stack([_values(plane, frame.width, depth) for plane in (red, green, blue)], -1)
-    return values if depth == 16 else _rounded(values.astype(np.float32) / ((1 << depth) - 1))
+    return values if depth == 16 else _round(values.astype(np.float32) / ((1 << depth) - 1))
 
 
 def _values(plane: VideoPlane, count: int, depth: int) -> npt.NDArray[Any]:
@@ -68,7 +68,7 @@ def _values(plane: VideoPlane, count: int, depth: int) -> npt.NDArray[Any]:
     return lines[:, :count] if depth <= 8 else lines[:, : 2 * count].view("<u2")
 
 
-def _rounded(values: npt.NDArray[Any]) -> Rgb16Array:
+def _round(values: npt.NDArray[Any]) -> Rgb16Array:
     """Round values of 0 to 1 to 16 bits."""
     rounded: Rgb16Array = np.rint(np.clip(values, 0, 1) * WHITE).astype(np.uint16)
     return rounded

@@ -13,7 +13,7 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import ReadError
 from vidprep.formats.moments import Window
-from vidprep.formats.video._shown_frames import shown_by
+from vidprep.formats.video._shown_frames import displayed_by
 from vidprep.formats.video.source import Source
 from vidprep.formats.video.timestamps import REORDER_FRAMES
 
@@ -60,7 +60,7 @@ def survey_of(source: Source) -> Survey | None:
 
     Return None if a packet is not always one frame, has no timestamp, or changes parameters of later ones.
     """
-    packets, origin = _with_origin(source)
+    packets, origin = _find_origin(source)
     if origin is None:
         return None
     shown, keyframes, one_by_one = array("q"), [], True
@@ -68,7 +68,7 @@ def survey_of(source: Source) -> Survey | None:
     for packet in packets:
         if packet.pts is None:
             return None
-        one_by_one &= shown_by(packet).frames == 1 and not shown_by(packet).needed_later
+        one_by_one &= displayed_by(packet).frames == 1 and not displayed_by(packet).needed_later
         if _is_entry(packet):
             keyframes.append(packet.pts - origin)
         if not packet.is_discard and packet.pts >= origin:
@@ -83,7 +83,7 @@ def _is_entry(packet: Packet[VideoStream]) -> bool:
     """Return whether decoding can begin at a packet. Not with intra refresh, where pictures are complete only some frames
     later.
     """
-    return packet.is_keyframe and shown_by(packet).is_entry is not False
+    return packet.is_keyframe and displayed_by(packet).is_entry is not False
 
 
 def jump_to(source: Source, keyframe: int, origin_pts: int, frames_before: int, first_tick: int) -> SeekPoint:
@@ -109,18 +109,18 @@ def jump_to(source: Source, keyframe: int, origin_pts: int, frames_before: int, 
     return SeekPoint(chain([first], packets), origin_pts, frames_before, first_tick)
 
 
-def _with_origin(source: Source) -> tuple[Iterator[Packet[VideoStream]], int | None]:
+def _find_origin(source: Source) -> tuple[Iterator[Packet[VideoStream]], int | None]:
     """Return all packets, and the PTS of the first frame displayed; None if packets do not tell which frames they display."""
     packets = source.packets()
     if not source.tells_shown_frames:
         return packets, None
     head = list(islice(packets, HEAD_PACKETS))
     opening = head[0].pts if head and _is_entry(head[0]) else None
-    if opening is None or head[-1].dts is None or any(p.pts is None and shown_by(p).frames for p in head):
+    if opening is None or head[-1].dts is None or any(p.pts is None and displayed_by(p).frames for p in head):
         return chain(head, packets), None
     if not _shows_in_order(source, head):
         return chain(head, packets), None
-    shown = (p.pts for p in head if not p.is_discard and shown_by(p).frames and p.pts is not None)
+    shown = (p.pts for p in head if not p.is_discard and displayed_by(p).frames and p.pts is not None)
     origin = min((pts for pts in shown if pts >= opening), default=None)
     return chain(head, packets), origin
 
@@ -131,7 +131,7 @@ def _shows_in_order(source: Source, head: list[Packet[VideoStream]]) -> bool:
     A few are decoded to find out; more if packets are reordered in another way than the stream declares, for example if
     timestamps merely number the packets.
     """
-    stamps = [packet.pts or 0 for packet in head if shown_by(packet).frames]
+    stamps = [packet.pts or 0 for packet in head if displayed_by(packet).frames]
     depth = max(sum(one > stamp for one in stamps[:number]) for number, stamp in enumerate(stamps))
     due = source.reorder_depth
     if depth == due == 0:
@@ -150,28 +150,28 @@ def seek_to(source: Source, window: Window) -> SeekPoint:
     """
     if window.is_whole:
         return SeekPoint(source.packets())
-    following, origin = _with_origin(source)
+    following, origin = _find_origin(source)
     if origin is None:
         return SeekPoint(following)
-    window = window.counted_from(origin)
+    window = window.count_from(origin)
     waiting: list[Packet[VideoStream]] = []
     entries: list[tuple[int, int]] = []  # place in `waiting` and tick of each keyframe
     stamps: list[int] = []
     num_past = 0
     needs_all = False  # from the first packet on that later ones need
     for packet in following:
-        needs_all |= shown_by(packet).needed_later
+        needs_all |= displayed_by(packet).needed_later
         if packet.pts is None:
-            if shown_by(packet).frames:
+            if displayed_by(packet).frames:
                 raise ReadError("a packet on the way to the cut has no timestamp", path=source.path)
         else:
             tick = packet.pts - origin
             if _is_entry(packet):
                 if not needs_all:
-                    waiting, entries = _from_last_sure(waiting, entries, window, stamps)
+                    waiting, entries = _drop_early(waiting, entries, window, stamps)
                 entries.append((len(waiting), tick))
             if not packet.is_discard and tick >= 0:
-                for _ in range(shown_by(packet).frames):
+                for _ in range(displayed_by(packet).frames):
                     insort(stamps, tick)
         waiting.append(packet)
         num_past += window.is_settled(None if packet.dts is None else packet.dts - origin, stamps, REORDER_FRAMES)
@@ -187,7 +187,7 @@ def seek_to(source: Source, window: Window) -> SeekPoint:
     return SeekPoint(chain(waiting[place:], following), origin, before, needed)
 
 
-def _from_last_sure(
+def _drop_early(
     waiting: list[Packet[VideoStream]], entries: list[tuple[int, int]], window: Window, stamps: list[int]
 ) -> tuple[list[Packet[VideoStream]], list[tuple[int, int]]]:
     """Drop packets before the last keyframe that is certainly not after the first needed frame."""

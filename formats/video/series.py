@@ -84,7 +84,7 @@ def join_pictures(pictures: PictureSeries, rate: Fraction, path: Path) -> None:
             stream.pix_fmt = COPIED.get(kind, as_rgb)
             stream.time_base = 1 / rate
             for number, each in enumerate(pictures.paths):
-                data = _bytes_of(each) if copies else _as_png(each, pictures.extension, as_rgb)
+                data = _bytes_of(each) if copies else _encode_png(each, pictures.extension, as_rgb)
                 packet = Packet(data or UNREADABLE)
                 packet.stream, packet.time_base, packet.is_keyframe = stream, 1 / rate, True
                 packet.pts, packet.dts, packet.duration = number, number, 1
@@ -142,7 +142,7 @@ def pages_left_out(pictures: PictureSeries) -> str:
 
 def _num_pages(path: str) -> int:
     """Return the number of full-size pages of a TIFF (TIFF 6.0, tag 254: bit 0 of others is a smaller copy, bit 2 a mask)."""
-    found = 0
+    pages = 0
     with suppress(struct.error, OSError), open_regular(path) as file:
         head = file.read(8)
         order = {b"II": "<", b"MM": ">"}.get(head[:2])
@@ -155,9 +155,9 @@ def _num_pages(path: str) -> int:
             (count,) = struct.unpack(f"{order}H", file.read(2))
             entries = file.read(12 * count)
             kinds = {tag: value for tag, _, _, value in struct.iter_unpack(f"{order}HHII", entries)}
-            found += not kinds.get(TIFF_SUBFILE, 0) & TIFF_REDUCED_OR_MASK
+            pages += not kinds.get(TIFF_SUBFILE, 0) & TIFF_REDUCED_OR_MASK
             (at,) = struct.unpack(f"{order}I", file.read(4))
-    return found
+    return pages
 
 
 def _first_picture(pictures: PictureSeries) -> VideoFrame:
@@ -182,7 +182,7 @@ def _bytes_of(path: str) -> bytes:
     return data
 
 
-def _as_png(path: str, extension: str, pixel_format: str) -> bytes:
+def _encode_png(path: str, extension: str, pixel_format: str) -> bytes:
     """Return the picture as a PNG; b"" if it cannot be decoded."""
     try:
         frame = decode_picture(path, extension)

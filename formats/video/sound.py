@@ -93,7 +93,7 @@ class Sound:
             step, margin = own // math.gcd(own, rate), FILTER_SECONDS * own
             low = math.floor((Fraction(first * own, rate) - margin) / step) * step
             high = math.ceil(Fraction(last * own, rate) + margin)
-            made = _resampled(self._own(low, high), self._stream.layout.name, own, layout.name, rate)
+            made = _resample(self._own(low, high), self._stream.layout.name, own, layout.name, rate)
             return made[:, first - low * rate // own :][:, : last - first]
         except (AvError, OSError, ValueError) as error:
             raise StoreError(f"{self._id}: its audio does not decode: {reason_of(error)}", path=self._path) from error
@@ -102,7 +102,7 @@ class Sound:
         """Return samples of the file, counted from the start of the video."""
         assert self._stream is not None
         try:
-            found: Samples = np.zeros((self._stream.codec_context.layout.nb_channels, high - low), np.float32)
+            samples: Samples = np.zeros((self._stream.codec_context.layout.nb_channels, high - low), np.float32)
         except (MemoryError, ValueError) as error:
             raise StoreError(
                 f"{self._id}: {high - low} samples do not fit into memory; ask for fewer", path=self._path
@@ -112,8 +112,8 @@ class Sound:
                 break
             begin, end = max(at, low), min(at + block.shape[1], high)
             if begin < end:
-                found[:, begin - low : end - low] = block[:, begin - at : end - at]
-        return found
+                samples[:, begin - low : end - low] = block[:, begin - at : end - at]
+        return samples
 
     def _blocks(self, low: int) -> Iterator[tuple[int, Samples]]:
         """Yield decoded blocks from before a sample on, each with the number of its first sample."""
@@ -130,7 +130,7 @@ class Sound:
             at = None if frame.pts is None else round_half_away((frame.pts * time_base_of(frame) - self._origin) * rate)
             if due is not None and (at is None or (not counts_samples and abs(at - due) < HOLE_SECONDS * rate)):
                 at = due
-            block = _as_floats(frame)
+            block = _convert_to_floats(frame)
             yield at or 0, block
             due = (at or 0) + block.shape[1]
 
@@ -143,7 +143,7 @@ class Sound:
         return True
 
 
-def _as_floats(frame: AudioFrame) -> Samples:
+def _convert_to_floats(frame: AudioFrame) -> Samples:
     """Convert to floats in -1 to 1, (C, N)."""
     values: npt.NDArray[Any] = frame.to_ndarray()
     if not frame.format.is_planar:
@@ -154,7 +154,7 @@ def _as_floats(frame: AudioFrame) -> Samples:
     return floats if values.dtype.kind == "f" else floats / np.float32(1 << 8 * values.itemsize - 1)
 
 
-def _resampled(samples: Samples, layout: str, rate: int, to_layout: str, to_rate: int) -> Samples:
+def _resample(samples: Samples, layout: str, rate: int, to_layout: str, to_rate: int) -> Samples:
     """Resample (C, N) samples.
 
     The graph runs in the caller's thread. PyAV's own resampler starts threads and is freed by the garbage collector: in

@@ -36,14 +36,14 @@ from vidprep.formats.errors import LimitError, NoVideoError, ReadError, RefusedE
 from vidprep.formats.model import NO_CROPPING, FrameSize, VideoInfo
 from vidprep.formats.moments import Pace
 from vidprep.formats.video._not_video import text_in_place, undecodable_tag, why_refused
-from vidprep.formats.video._shown_frames import PacketInfo, shown_by, shown_counter
+from vidprep.formats.video._shown_frames import PacketInfo, displayed_by, frame_counter
 from vidprep.formats.video.damage._log import DamageLog
 from vidprep.formats.video.damage._mp4_tables import has_alpha_track, has_dolby_colours, num_edits
 from vidprep.formats.video.damage._watch import INDEXED, DamageWatch
 from vidprep.formats.video.edit_list import EditedTimes, demuxer_options, why_not_followed
 from vidprep.formats.video.midway import HeldBackFrames, MidwayChanges
 from vidprep.formats.video.picture_facts import cropping_of
-from vidprep.formats.video.pyav import demuxed, fraction, open_input, reason_of, time_base_of, video_decoder
+from vidprep.formats.video.pyav import demux, fraction, open_input, reason_of, time_base_of, video_decoder
 from vidprep.formats.video.timestamps import PacketsAhead
 
 # SVT-AV1 prints thirty lines a file otherwise; 1 is errors only.
@@ -131,7 +131,7 @@ class Source:
         self.begins_inside = False  # whether decoding began in the middle, so that earlier pictures are missing
         try:
             self._container = self._open(max_pixels)
-            self._stream = self._chosen_stream(video_stream)
+            self._stream = self._choose_stream(video_stream)
             self.info = self._info(raw_rate)
             if self.info.width * self.info.height > max_pixels:
                 raise LimitError(
@@ -152,11 +152,11 @@ class Source:
                         "-i IN -c copy OUT keeps every picture), or export it again",
                         path=self.path,
                     )
-                self._edited = EditedTimes.of(self.path, self._stream.id)
+                self._edited = EditedTimes.read(self.path, self._stream.id)
             self._decoder = self._make_decoder(max_pixels, threads)
             self._held_back = HeldBackFrames(self.info.codec)
             self._midway = MidwayChanges(self.info.sample_aspect_ratio, self.info.codec)
-            self._count = shown_counter(self.info.codec, self._stream.codec_context.extradata)
+            self._count = frame_counter(self.info.codec, self._stream.codec_context.extradata)
             self._damage_log.counts_marks = self.info.format_name not in COUNTED_ITSELF
             self._watch = DamageWatch(
                 self.path,
@@ -218,7 +218,7 @@ class Source:
         stills = Disposition.attached_pic | Disposition.timed_thumbnails
         return [stream for stream in self._container.streams.video if not stream.disposition & stills]
 
-    def _chosen_stream(self, number: int | None) -> VideoStream:
+    def _choose_stream(self, number: int | None) -> VideoStream:
         streams = self._moving_streams()
         if not streams:
             kinds = ("a cover" if s.type == "video" else s.type for s in self._container.streams)
@@ -251,7 +251,7 @@ class Source:
             return Counter({stream.index: stream.frames for stream in streams})
         counts = Counter({stream.index: 0 for stream in streams})
         with suppress(AvError, OSError), open_input(file_url(self.path), READ_OPTIONS) as again:
-            for packet in islice(demuxed(again), STREAM_PACKETS):
+            for packet in islice(demux(again), STREAM_PACKETS):
                 counts[packet.stream_index] += packet.stream_index in counts
                 if counts[best] > 1:
                     break
@@ -360,10 +360,10 @@ class Source:
         if len(self._head) >= HEAD_PACKETS and (latest := self._head[-1].dts) is not None:
             known = [pts for pts in known if pts <= latest]  # later packets may come between the others
         rate, name = self.info.frame_rate, self.info.format_name
-        return Pace.of_pts(known, self.info.time_base, rate, is_mean=name == "mov")
+        return Pace.build_by_pts(known, self.info.time_base, rate, is_mean=name == "mov")
 
     def _read(self) -> Iterator[Packet[VideoStream]]:
-        packets = demuxed(self._container)
+        packets = demux(self._container)
         is_numbered = (
             self.info.format_name == "avi"
         )  # the number of a packet is its time, and the decoder puts it in order
@@ -402,28 +402,28 @@ class Source:
             self._watch.see_payload(packet, data)
             if self._count is not None:
                 packet.opaque = [
-                    self._shown(packet, data, self._count)
+                    self._displayed(packet, data, self._count)
                 ]  # PyAV 18 finds an opaque object by identity, so each packet needs its own
-            self._watch.see_shown(packet, shown_by(packet))
+            self._watch.see_shown(packet, displayed_by(packet))
             yield cast("Packet[VideoStream]", packet)
 
-    def _shown(self, packet: Packet[Any], data: bytes, count: Callable[[bytes], PacketInfo]) -> PacketInfo:
+    def _displayed(self, packet: Packet[Any], data: bytes, count: Callable[[bytes], PacketInfo]) -> PacketInfo:
         """Return what a packet displays. It may contain another sample description (ISO/IEC 14496-12, 8.5.2), which
         applies to later packets.
         """
         if not packet.is_keyframe or not packet.has_sidedata("new_extradata"):
             return count(data)
-        self._count = shown_counter(self.info.codec, bytes(packet.get_sidedata("new_extradata"))) or count
+        self._count = frame_counter(self.info.codec, bytes(packet.get_sidedata("new_extradata"))) or count
         return self._count(data)._replace(needed_later=True)
 
     def decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
         """Yield the frames of these packets in display order. PTS may be missing or wrong."""
-        decoded = chain.from_iterable(map(self._decoded, chain(packets, [None])))
-        return self._midway.marked(decoded)
+        decoded = chain.from_iterable(map(self._decode, chain(packets, [None])))
+        return self._midway.mark(decoded)
 
-    def _decoded(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
+    def _decode(self, packet: Packet[VideoStream] | None) -> list[VideoFrame]:
         if packet is not None:
-            self._damage_log.record_decoded(packet, shown_by(packet))
+            self._damage_log.record_decoded(packet, displayed_by(packet))
         frames: list[VideoFrame] = []
         try:
             if packet is not None:
@@ -436,7 +436,7 @@ class Source:
         if self._log:
             self._raise_if_too_large()
             self._harvest()
-        if packet is not None and shown_by(packet).turns:
+        if packet is not None and displayed_by(packet).turns:
             self._midway.record_orientation(packet)
         if packet is not None and packet.is_keyframe:
             self._midway.see(packet, self._decoder)

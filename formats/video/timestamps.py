@@ -218,7 +218,7 @@ class _Clock:
         return own, stamp
 
 
-def on_time_line(
+def add_timestamps(
     frames: Iterable[VideoFrame], step: int, counts: StampCounts, ahead: PacketsAhead | None = None
 ) -> Iterator[TimedFrame]:
     """Yield each frame with a timestamp: ascending, none missing.

@@ -65,7 +65,7 @@ def payload_checksum(packet: bytes, codec: str, framing: str) -> int:
     return zlib.crc32(packet)
 
 
-def with_start_codes(packet: bytes) -> bytes:
+def add_start_codes(packet: bytes) -> bytes:
     """Return an H.264 or HEVC packet of MP4 with start codes, as it left the encoder. Raises ValueError if lengths are
     broken.
     """
@@ -135,7 +135,7 @@ def _keeps_times(profile: EncoderProfile, output: OutputFormat) -> bool:
     )
 
 
-def _opened(
+def _open(
     stream: VideoStream, options: EncoderOptions, output: OutputFormat, time_base: Fraction, cores: int
 ) -> VideoCodecContext:
     """Open the encoder of a stream with all options. Raises EncodeError."""
@@ -153,8 +153,8 @@ def _opened(
     context.thread_count = options.num_threads(output.size)
     if (tag := CODECS[options.codec].tags.get(options.container_name)) is not None:
         context.codec_tag = tag
-    asked = options.library_options(output.light, output.size, cores)
-    context.options = asked
+    library_options = options.library_options(output.light, output.size, cores)
+    context.options = library_options
     try:
         with _ordinary_priority():
             context.open()
@@ -163,7 +163,7 @@ def _opened(
         if reason.startswith(UNTOLD):
             reason += "; perhaps for lack of memory"
         raise EncodeError(f"{name} does not start at {output.size} {output.pixel_format}: {reason}") from error
-    unknown = [name for name in context.options if name in asked]
+    unknown = [name for name in context.options if name in library_options]
     if unknown:
         raise EncodeError(f"{name} of this libavcodec does not know {', '.join(unknown)}")
     return context
@@ -222,7 +222,7 @@ class VideoWriter:
             if output.light != NO_HDR_METADATA:
                 write_hdr_metadata(stream, options.codec, output.light)
             stream.time_base = output.time_base
-            self.context = _opened(stream, options, output, self._encoder_base, cores)
+            self.context = _open(stream, options, output, self._encoder_base, cores)
         except BaseException:
             self._container.close()
             raise

@@ -27,7 +27,7 @@ from history import keep
 
 from vidprep.formats import open_store
 from vidprep.formats.stores.encoded import VideoStore
-from vidprep.formats.stores.gops import FACTS, GOPS_NAME, KNOWN, facts_in, known_in, write_gops
+from vidprep.formats.stores.gops import FACTS, GOPS_NAME, KNOWN, facts_in, read_known, write_gops
 from vidprep.formats.video.packets import PacketIndex
 
 REAL, FRAMES, SEQUENCES, GOP, DISTINCT = 1000, 8, 300, 5, 20_000
@@ -46,7 +46,7 @@ def packets(rng: np.random.Generator, sizes: np.ndarray, frames: int) -> bytes:
 def make(small: Path, large: Path, videos: int, frames: int) -> None:
     """Write an index in which every thousandth video is a real one."""
     shutil.copytree(small, large)
-    facts, known = facts_in(small), known_in(small / GOPS_NAME)
+    facts, known = facts_in(small), read_known(small / GOPS_NAME)
     assert facts is not None
     store, rng = open_store(small), np.random.default_rng(0)
     assert isinstance(store, VideoStore)

@@ -114,7 +114,7 @@ class _Anew:
 
 def of_jpegs(folder: Path) -> dict[str, Tool]:
     store, halved = open_store(folder), open_store(folder, short_side=SIDE)
-    coded = {id_: store.coded(id_) or [] for id_ in store.ids}
+    coded = {id_: store.stored_jpegs(id_) or [] for id_ in store.ids}
 
     def decoding(which: Sequence) -> object:
         id_, first = which

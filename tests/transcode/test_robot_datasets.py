@@ -33,7 +33,7 @@ from tests.robots import (
     write_video,
 )
 from vidprep.formats import open_store
-from vidprep.transcode.audit.statistics import joined_statistics, statistics_of
+from vidprep.transcode.audit.statistics import join_statistics, statistics_of
 from vidprep.transcode.export._robot_rows import rows_at
 
 LEROBOT = Path(os.environ.get("VIDPREP_LEROBOT", Path(__file__).parents[2] / ".venv-lerobot" / "bin" / "python"))
@@ -307,7 +307,7 @@ def test_statistics_are_those_of_the_rows(robot: Path, tmp_path: Path) -> None:
     episode = pq.read_table(tmp_path / "made/meta/episodes", partitioning=None).to_pylist()[1]
     assert np.allclose(episode["stats/observation.state/max"], states[13:27].max(0))
     one = {"a": statistics_of(np.arange(10.0))}
-    assert joined_statistics([one, one])["a"]["mean"] == 4.5
+    assert join_statistics([one, one])["a"]["mean"] == 4.5
 
 
 def test_each_camera_may_have_its_size(robot: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import av.logging
 
 from vidprep.transcode.audit._video import local_file
 from vidprep.transcode.audit.dataset import VideoFile
-from vidprep.transcode.check.other_readers import LOADERS, installed
+from vidprep.transcode.check.other_readers import LOADERS, list_installed
 
 # NVIDIA, Video Codec SDK 13.0, NVDEC Application Note, table of decoder capabilities: chroma 4:2:0 unless noted.
 ALL, NEWER = "every one since Pascal", "L4, L40S, A10 and newer, but not A100 and H100"
@@ -39,16 +39,16 @@ def hardware_notes(codec: str, pixel_format: str) -> list[str]:
     return [f"NVDEC decodes {codec} on {who}"]
 
 
-def tried_loaders(video: VideoFile) -> dict[str, str]:
+def try_loaders(video: VideoFile) -> dict[str, str]:
     """Return why installed libraries cannot read the first frame of a video, by library; "" for those that can."""
-    found = dict[str, str]()
+    reasons = dict[str, str]()
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # quiet; what it cannot read is in the result
     with local_file(video) as path, av.logging.Capture(local=False):
-        for name in installed():
+        for name in list_installed():
             try:
-                found[name] = "" if next(iter(LOADERS[name](path).in_order())).size else "it gives an empty picture"
+                reasons[name] = "" if next(iter(LOADERS[name](path).iterate())).size else "it gives an empty picture"
             except StopIteration:
-                found[name] = "it gives no frame"
+                reasons[name] = "it gives no frame"
             except Exception as error:  # noqa: BLE001 (whatever a library of others raises is its answer)
-                found[name] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:200]
-    return found
+                reasons[name] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:200]
+    return reasons

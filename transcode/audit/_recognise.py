@@ -25,7 +25,7 @@ from vidprep.transcode.sources.unit import SourceList
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")  # of a videofolder of Hugging Face
 
 
-def recognised(place: Path) -> Dataset:
+def recognise(place: Path) -> Dataset:
     """Return the dataset in a folder, or that of a table.
 
     Raises:
@@ -34,17 +34,19 @@ def recognised(place: Path) -> Dataset:
     """
     try:
         if place.is_file():
-            return _of_sources("table" if place.suffix.lower() in READERS else "video", place, _listed(place, place))
+            return _read_sources(
+                "table" if place.suffix.lower() in READERS else "video", place, _list_videos(place, place)
+            )
         if is_robot_dataset(place):
             return robot_dataset(place)
-        if (tars := sorted(place.rglob("*.tar"))) and (found := _of_tars(place, tars)).videos:
-            return found
+        if (tars := sorted(place.rglob("*.tar"))) and (dataset := _read_tars(place, tars)).videos:
+            return dataset
         if tables := sorted(path for name in METADATA_NAMES for path in place.rglob(name)):
-            return _of_tables("videofolder", place, tables)
+            return _read_tables("videofolder", place, tables)
         tables = sorted(path for path in place.iterdir() if path.suffix.lower() in READERS)
         if len(tables) == 1 and "path" in read_source_table(str(tables[0])).columns:
-            return _of_tables("folder with a table", place, tables)
-        return _of_sources("folder of videos", place, _listed(place, place))
+            return _read_tables("folder with a table", place, tables)
+        return _read_sources("folder of videos", place, _list_videos(place, place))
     except SourceError as error:
         raise StoreError(
             "is neither a destination of vidprep nor a dataset that is known here (LeRobot, webdataset, videofolder, a table, "
@@ -53,17 +55,17 @@ def recognised(place: Path) -> Dataset:
         ) from error
 
 
-def _listed(source: Path | pa.Table, place: Path) -> SourceList:
+def _list_videos(source: Path | pa.Table, place: Path) -> SourceList:
     """Return the videos of a source. Nothing is written, so their names may differ in the suffix alone."""
-    return find_sources(source, _unused_destination(place), SourceOptions(keep_source_suffix=True))
+    return find_sources(source, _find_unused_destination(place), SourceOptions(keep_source_suffix=True))
 
 
-def _unused_destination(place: Path) -> Path:
+def _find_unused_destination(place: Path) -> Path:
     """Return a destination that holds no source."""
     return place.resolve().parent / f".{place.name}.nowhere"
 
 
-def _of_sources(kind: str, root: Path, found: SourceList) -> Dataset:
+def _read_sources(kind: str, root: Path, found: SourceList) -> Dataset:
     folder = root if root.is_dir() else root.parent
     clips = defaultdict[str, list[Clip]](list)
     for unit in found.units:
@@ -78,43 +80,47 @@ def _of_sources(kind: str, root: Path, found: SourceList) -> Dataset:
             )
         )
     videos = [
-        VideoFile(Path(path), _shown(path, folder), tuple(sorted(own, key=lambda clip: clip.start)))
+        VideoFile(Path(path), _relative_name(path, folder), tuple(sorted(own, key=lambda clip: clip.start)))
         for path, own in sorted(clips.items())
     ]
-    findings = [Finding(ERROR, "source", _shown(path, folder), "", None, reason) for path, reason in found.problems]
+    findings = [
+        Finding(ERROR, "source", _relative_name(path, folder), "", None, reason) for path, reason in found.problems
+    ]
     return Dataset(kind, count_of(len(found.units), "video"), folder, videos, findings)
 
 
-def _of_tables(kind: str, root: Path, tables: list[Path]) -> Dataset:
+def _read_tables(kind: str, root: Path, tables: list[Path]) -> Dataset:
     """Return the videos of tables, and name those in the folder that no table has."""
     made = Dataset(kind, "", root, [])
     for table in tables:
-        one = _of_sources(kind, table, _listed(_as_source(table), root))
-        made.videos += [VideoFile(video.path, _shown(str(video.path), root), video.clips) for video in one.videos]
-        made.findings += [each._replace(path=_shown(str(one.root / each.path), root)) for each in one.findings]
+        one = _read_sources(kind, table, _list_videos(_resolve_source(table), root))
+        made.videos += [
+            VideoFile(video.path, _relative_name(str(video.path), root), video.clips) for video in one.videos
+        ]
+        made.findings += [each._replace(path=_relative_name(str(one.root / each.path), root)) for each in one.findings]
     known = {video.path.resolve() for video in made.videos}
     for path in _videos_below(root):
         if path.resolve() not in known:
             made.findings.append(
-                Finding(WARNING, "unlisted", _shown(str(path), root), "", None, "no row of the table names it")
+                Finding(WARNING, "unlisted", _relative_name(str(path), root), "", None, "no row of the table names it")
             )
     made.about = f"{count_of(len(made.videos), 'video')}, {count_of(len(tables), 'table')}"
     return made
 
 
-def _as_source(table: Path) -> Path | pa.Table:
+def _resolve_source(table: Path) -> Path | pa.Table:
     """Return a table, or that of a videofolder with the paths that its column `file_name` means. Raises SourceError."""
     if table.name not in METADATA_NAMES:
         return table
     readers = {".csv": pa.csv.read_csv, ".jsonl": pa.json.read_json, ".parquet": pq.read_table}
     try:
-        found = readers[table.suffix](table)
+        rows = readers[table.suffix](table)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise SourceError(f"cannot be read: {error}", path=table) from error
-    columns = [name for name in found.column_names if name == "file_name" or name.endswith("_file_name")]
+    columns = [name for name in rows.column_names if name == "file_name" or name.endswith("_file_name")]
     if not columns:
         raise SourceError("has no column `file_name`", path=table)
-    cells = chain.from_iterable(found[name].to_pylist() for name in columns)
+    cells = chain.from_iterable(rows[name].to_pylist() for name in columns)
     names = chain.from_iterable(cell if isinstance(cell, list) else [cell] for cell in cells)
     return pa.table({"path": [str(table.parent / str(name)) for name in names if name]})
 
@@ -125,11 +131,11 @@ def _videos_below(root: Path) -> Iterator[Path]:
             yield path
 
 
-def _of_tars(root: Path, tars: list[Path]) -> Dataset:
+def _read_tars(root: Path, tars: list[Path]) -> Dataset:
     """Return the videos in the tars of webdataset, whose samples are members of one name without extensions."""
     made, num_samples = Dataset("webdataset", "", root, []), 0
     for tar in tars:
-        samples, name_of_tar = dict[str, Counter[str]](), _shown(str(tar), root)
+        samples, name_of_tar = dict[str, Counter[str]](), _relative_name(str(tar), root)
         try:
             size = tar.stat().st_size
             with tarfile.open(tar, "r:") as file:
@@ -166,7 +172,7 @@ def _faults_of_samples(tar: str, samples: dict[str, Counter[str]]) -> Iterator[F
             yield Finding(ERROR, "repeated", tar, name, None, f"has .{extension} twice")
 
 
-def _shown(path: str, root: Path) -> str:
+def _relative_name(path: str, root: Path) -> str:
     try:
         return str(Path(path).relative_to(root))
     except ValueError:

@@ -72,16 +72,16 @@ class Cameras:
                 )
                 level = WARNING if is_whole else ERROR
                 yield Finding(level, "pictures", self._paths[camera, number], f"episode {number}", None, text)
-        yield from self._exchanged()
+        yield from self._find_exchanged()
         yield from self._late()
 
-    def _declared(self) -> dict[str, dict[int, Signal]]:
+    def _declared_statistics(self) -> dict[str, dict[int, Signal]]:
         """Return (6,) declared mean and deviation of the channels of each camera and episode."""
         try:
             episodes = self._dataset.episode_statistics() if self._dataset.version != "v2.0" else {}
         except StoreError:
             return {}  # said of the metadata
-        found: dict[str, dict[int, Signal]] = {}
+        declared: dict[str, dict[int, Signal]] = {}
         for number, statistics in episodes.items():
             for camera in self._levels:
                 try:
@@ -89,11 +89,11 @@ class Cameras:
                 except (KeyError, ValueError, TypeError):
                     continue
                 if np.isfinite(both).all():
-                    found.setdefault(camera, {})[number] = np.concatenate(both)
-        return found
+                    declared.setdefault(camera, {})[number] = np.concatenate(both)
+        return declared
 
-    def _exchanged(self) -> Iterator[Finding]:
-        declared = self._declared()
+    def _find_exchanged(self) -> Iterator[Finding]:
+        declared = self._declared_statistics()
         for camera, levels in self._levels.items():
             own = declared.get(camera, {})
             far = {number: _distance(levels[number], own[number]) for number in levels if number in own}
@@ -110,7 +110,7 @@ class Cameras:
                 if _distance(levels[number], others[name]) * TIMES_AS_NEAR < distance:
                     level, text = ERROR, f"shows what the metadata says of {name}"
                 else:
-                    means = _shown(levels[number][:3]), _shown(own[number][:3])
+                    means = _format_values(levels[number][:3]), _format_values(own[number][:3])
                     level, text = WARNING, f"its pictures have the mean {means[0]}, and {means[1]} is declared"
                 path = self._paths[camera, number]
                 yield Finding(level, "pictures", path, f"episode {number}", None, text)
@@ -136,7 +136,7 @@ def _distance(one: Signal, other: Signal) -> float:
     return float(np.abs(one - other).max())
 
 
-def _shown(values: Signal) -> str:
+def _format_values(values: Signal) -> str:
     return ", ".join(f"{value:.3f}" for value in values)
 
 

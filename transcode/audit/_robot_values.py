@@ -18,7 +18,7 @@ from vidprep.formats.errors import StoreError
 from vidprep.formats.lerobot import MOMENTS, ROW_COLUMNS, STATES, STATS_NAME, LeRobotDataset
 from vidprep.formats.video.pyav import open_input
 from vidprep.transcode.audit.dataset import ERROR, WARNING, Finding
-from vidprep.transcode.audit.statistics import Statistics, joined_statistics, number_type, numbers_of
+from vidprep.transcode.audit.statistics import Statistics, join_statistics, number_type, numbers_of
 
 KINDS = {
     "text": (pa.types.is_string, pa.types.is_large_string),
@@ -31,16 +31,16 @@ NOT_MEASURED = ("video", "image", "string", "language", "bool")  # or in another
 
 def wrong_values(found: LeRobotDataset, table: pa.Table) -> Iterator[tuple[str, str]]:
     """Yield columns of a data file that are not as declared, and what is wrong."""
-    for feature, about in found.features.items():
-        dtype = str(about.get("dtype"))
+    for feature, description in found.features.items():
+        dtype = str(description.get("dtype"))
         if dtype in ("video", "language"):
             continue
         if feature not in table.column_names:
             text: str | None = f"has no column {feature}, which is declared"
         elif dtype == "image":
-            text = _wrong_pictures(table, feature, about)
+            text = _wrong_pictures(table, feature, description)
         else:
-            text = _wrong_values(table, feature, dtype, about)
+            text = _wrong_values(table, feature, dtype, description)
         if text is not None:
             yield feature, text
 
@@ -53,7 +53,7 @@ def _wrong_values(table: pa.Table, feature: str, dtype: str, about: Mapping[str,
         row = place // per_row
         return f"in row {table['frame_index'][row].as_py()} of episode {table['episode_index'][row].as_py()}"
 
-    stored, declared = _kind(number_type(values.type)), _declared_kind(dtype)
+    stored, declared = _kind(number_type(values.type)), _kind_of_dtype(dtype)
     if declared is not None and stored != declared and (stored, declared) != ("whole", "decimal"):
         return f"{feature} is {values.type}, {dtype} is declared"
     while pa.types.is_list(values.type) or pa.types.is_fixed_size_list(values.type):
@@ -81,7 +81,7 @@ def _kind(stored: pa.DataType) -> str | None:
     return next((kind for kind, tests in KINDS.items() if any(test(stored) for test in tests)), None)
 
 
-def _declared_kind(dtype: str) -> str | None:
+def _kind_of_dtype(dtype: str) -> str | None:
     begins = {"string": "text", "bool": "truth", "int": "whole", "uint": "whole", "float": "decimal"}
     return next((kind for begin, kind in begins.items() if dtype.startswith(begin)), None)
 
@@ -132,13 +132,13 @@ def faults_of_statistics(found: LeRobotDataset, measured: Mapping[int, dict[str,
     """Yield where the declared statistics are missing, or are not those of the rows."""
     names = [
         name
-        for name, about in found.features.items()
-        if about.get("dtype") not in NOT_MEASURED and name not in ROW_COLUMNS
+        for name, description in found.features.items()
+        if description.get("dtype") not in NOT_MEASURED and name not in ROW_COLUMNS
     ]
     if len(measured) == len(found.episodes) and found.version != "v2.1":
         try:
-            yield from _compared(
-                found, found.statistics(), joined_statistics(list(measured.values())), names, STATS_NAME, ""
+            yield from _compare(
+                found, found.statistics(), join_statistics(list(measured.values())), names, STATS_NAME, ""
             )
         except StoreError as error:
             yield Finding(ERROR, "statistics", STATS_NAME, "", None, error.message)
@@ -150,12 +150,12 @@ def faults_of_statistics(found: LeRobotDataset, measured: Mapping[int, dict[str,
     for number, statistics in measured.items():
         own, part = declared.get(number), f"episode {number}"
         if own is not None:
-            yield from _compared(found, own, statistics, names, "meta/episodes", part)
+            yield from _compare(found, own, statistics, names, "meta/episodes", part)
         elif found.version == "v2.1":
             yield Finding(ERROR, "statistics", "meta/episodes", part, None, "has no statistics")
 
 
-def _compared(
+def _compare(
     found: LeRobotDataset,
     declared: Mapping[str, Any],
     measured: Mapping[str, Statistics],

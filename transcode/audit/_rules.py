@@ -80,13 +80,13 @@ def _odd_pictures(
     """Yield where the picture of a clip is black, or does not change."""
     black = [*_spans_in(facts.black, start, end)]
     for span in black:
-        yield "black", f"the picture is black, {_from_to(span)}", span[0]
+        yield "black", f"the picture is black, {_format_span(span)}", span[0]
     for begin, stop in _spans_in(facts.frozen, start, end):
         is_black = any(first <= begin and stop <= last for first, last in black)
         moving = None if is_black else moves(clip, begin, stop)
         if not is_black and moving is not False:  # a robot at rest shows the same, and its rows are the same
             how = " while its rows change" if moving else ""
-            yield "frozen", f"the picture stays as it is{how}, {_from_to((begin, stop))}", begin
+            yield "frozen", f"the picture stays as it is{how}, {_format_span((begin, stop))}", begin
 
 
 def _part_of(clip: Clip, times: npt.NDArray[np.float64], start: float, end: float, frame: float) -> slice:
@@ -169,5 +169,5 @@ def _spans_in(spans: list[Span], start: float, end: float) -> Iterator[Span]:
             yield inside
 
 
-def _from_to(span: Span) -> str:
+def _format_span(span: Span) -> str:
     return f"{span[0]:.2f} to {span[1]:.2f} s"

@@ -19,7 +19,7 @@ from av.video.reformatter import Interpolation
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import ReadError, VidprepError
-from vidprep.formats.processes import on_progress
+from vidprep.formats.processes import count_progress
 from vidprep.formats.stores.data_files import FilePart
 from vidprep.formats.video.pyav import time_base_of, visible_bytes
 from vidprep.formats.video.source import Source
@@ -116,7 +116,7 @@ def _read(path: Path, *, is_measured: bool) -> VideoFacts:
             stretches.see(grey, times[-1])
             if is_measured:
                 pictures.see(frame, grey)
-            on_progress()
+            count_progress()
         stretches.end(times[-1] if times else 0.0)
         facts.damage, facts.contradictions = source.damage(read_to_end=True), source.contradictions(read_to_end=True)
     if not times:

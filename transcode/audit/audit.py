@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from vidprep.formats.errors import StoreError, count_of
 from vidprep.formats.storage.local import replacing
-from vidprep.transcode.audit._decoders import hardware_notes, tried_loaders
-from vidprep.transcode.audit._recognise import recognised
+from vidprep.transcode.audit._decoders import hardware_notes, try_loaders
+from vidprep.transcode.audit._recognise import recognise
 from vidprep.transcode.audit._robot_cameras import Cameras
 from vidprep.transcode.audit._rules import findings_of
 from vidprep.transcode.audit._video import VideoFacts, read_video
@@ -28,7 +28,7 @@ from vidprep.transcode.audit.robot import one_line_each
 from vidprep.transcode.sources.unit import choose
 from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child
 from vidprep.transcode.workers.local import LocalPool
-from vidprep.transcode.workers.pool import stopped_by_signals
+from vidprep.transcode.workers.pool import stop_on_signals
 
 FINDINGS_NAME = "findings.parquet"
 FORMS_SHOWN = 10
@@ -165,27 +165,27 @@ def audit_dataset(
         KeyboardInterrupt: A signal stopped it.
         StoreError: It is no dataset that is known.
     """
-    found = recognised(place)
-    report = AuditReport(found.kind, found.about)
+    dataset = recognise(place)
+    report = AuditReport(dataset.kind, dataset.about)
 
     def tell(finding: Finding) -> None:
         report.findings.append(finding)
         on_finding(finding)
 
-    for finding in one_line_each(found.findings):
+    for finding in one_line_each(dataset.findings):
         tell(finding)
-    cameras = None if found.robot is None else Cameras(found.robot, found.motion)
-    videos = found.videos if sample is None else _some(found.videos, sample)
+    cameras = None if dataset.robot is None else Cameras(dataset.robot, dataset.motion)
+    videos = dataset.videos if sample is None else _some(dataset.videos, sample)
     on_start(len(videos))
     firsts = dict[Form, VideoFile]()
     with (
         LocalPool(max(1, min(jobs, len(videos))), _read_in) as workers,
-        stopped_by_signals(workers, grace_seconds=0) as stop,
+        stop_on_signals(workers, grace_seconds=0) as stop,
     ):
         for video, facts in workers.results(videos):
             if facts is None:
                 continue
-            for finding in one_line_each(list(findings_of(video, facts, partial(_moves, found)))):
+            for finding in one_line_each(list(findings_of(video, facts, partial(_moves, dataset)))):
                 tell(finding)
             if cameras is not None and facts.error is None:
                 cameras.see(video, facts)
@@ -231,16 +231,16 @@ def _read_in(child: Child, video: VideoFile) -> VideoFacts:
 
 def _try_decoders(forms: dict[Form, FormFacts], firsts: Mapping[Form, VideoFile], jobs: int) -> None:
     """Let other libraries read the first video of each form."""
-    with LocalPool(max(1, min(jobs, len(firsts))), _tried_in) as workers:
+    with LocalPool(max(1, min(jobs, len(firsts))), _try_in_child) as workers:
         tried = {video.name: loaders for video, loaders in workers.results(firsts.values())}
     for form, facts in forms.items():
         facts.loaders = tried[firsts[form].name] or {}
         facts.hardware = hardware_notes(form.codec, form.pixel_format)
 
 
-def _tried_in(child: Child, video: VideoFile) -> dict[str, str]:
+def _try_in_child(child: Child, video: VideoFile) -> dict[str, str]:
     return child.call_or(
-        lambda error: {"other libraries": str(error)}, tried_loaders, video, lambda _frames: float(MIN_SECONDS)
+        lambda error: {"other libraries": str(error)}, try_loaders, video, lambda _frames: float(MIN_SECONDS)
     )
 
 

@@ -44,34 +44,34 @@ class _Rows:
 
 def robot_dataset(root: Path) -> Dataset:
     """Return a LeRobot dataset. Raises StoreError if its metadata cannot be read."""
-    found, rows = LeRobotDataset.read(root), _Rows()
+    dataset, rows = LeRobotDataset.read(root), _Rows()
     findings = list[Finding]()
-    if (rate := _rate_of_rows(found)) is not None:
-        text = f"declares {found.rate:g} frames per second, and the rows run at {rate:g}"
+    if (rate := _rate_of_rows(dataset)) is not None:
+        text = f"declares {dataset.rate:g} frames per second, and the rows run at {rate:g}"
         findings.append(Finding(ERROR, "rate", INFO_NAME, "", None, text))
-        found = replace(found, rate=rate)
-    findings += _faults_of_totals(found)
-    findings += _faults_of_files(found, rows)
-    for episode in found.episodes:
+        dataset = replace(dataset, rate=rate)
+    findings += _faults_of_totals(dataset)
+    findings += _faults_of_files(dataset, rows)
+    for episode in dataset.episodes:
         if episode.length and episode.number not in rows.times and episode.data not in rows.unreadable:
-            findings.append(_of(episode, "rows", f"has no rows, {episode.length} are declared"))
-    findings += faults_of_statistics(found, rows.statistics)
+            findings.append(_finding_in(episode, "rows", f"has no rows, {episode.length} are declared"))
+    findings += faults_of_statistics(dataset, rows.statistics)
     parts = defaultdict[str, list[Clip]](list)
-    for episode in found.episodes:
+    for episode in dataset.episodes:
         times = rows.times.get(episode.number)
         for part in episode.videos.values():
             name = f"episode {episode.number}"
             parts[part.path].append(Clip(name, part.start, part.end, episode.length, times=times, episode=episode))
-    cameras = {part.path: camera for episode in found.episodes for camera, part in episode.videos.items()}
-    videos = [_video(found, path, cameras[path], clips) for path, clips in sorted(parts.items())]
+    cameras = {part.path: camera for episode in dataset.episodes for camera, part in episode.videos.items()}
+    videos = [_video(dataset, path, cameras[path], clips) for path, clips in sorted(parts.items())]
     for video in videos:
-        if cameras[video.name] not in found.depth_cameras:
+        if cameras[video.name] not in dataset.depth_cameras:
             findings += _faults_of_parts(video)
-    about = (
-        f"{count_of(len(found.episodes), 'episode')}, {count_of(len(found.cameras), 'camera')}, "
-        f"{count_of(sum(episode.length for episode in found.episodes), 'row')} at {found.rate:g} per second"
+    description = (
+        f"{count_of(len(dataset.episodes), 'episode')}, {count_of(len(dataset.cameras), 'camera')}, "
+        f"{count_of(sum(episode.length for episode in dataset.episodes), 'row')} at {dataset.rate:g} per second"
     )
-    return Dataset(f"LeRobot dataset {found.version}", about, root, videos, findings, found, rows.motion)
+    return Dataset(f"LeRobot dataset {dataset.version}", description, root, videos, findings, dataset, rows.motion)
 
 
 def _video(found: LeRobotDataset, path: str, camera: str, clips: list[Clip]) -> VideoFile:
@@ -80,14 +80,14 @@ def _video(found: LeRobotDataset, path: str, camera: str, clips: list[Clip]) -> 
     if rate != found.rate:
         clips = [replace(clip, num_frames=None) for clip in clips]
     own = tuple(sorted(clips, key=lambda clip: clip.start))
-    return VideoFile(found.root / path, path, own, rate, size=_declared_size(found, camera))
+    return VideoFile(found.root / path, path, own, rate, size=_size_of_camera(found, camera))
 
 
-def _declared_size(found: LeRobotDataset, camera: str) -> tuple[int, int] | None:
+def _size_of_camera(found: LeRobotDataset, camera: str) -> tuple[int, int] | None:
     """Return (width, height) of a camera's pictures; None if that is not declared."""
-    about = found.features[camera]
+    description = found.features[camera]
     with suppress(TypeError, ValueError):  # names that are lists, sizes that are null
-        sizes = dict(zip(about.get("names") or (), about.get("shape") or (), strict=False))
+        sizes = dict(zip(description.get("names") or (), description.get("shape") or (), strict=False))
         return (int(sizes["width"]), int(sizes["height"])) if {"width", "height"} <= sizes.keys() else None
     return None
 
@@ -152,7 +152,7 @@ def _read_rows(
     yield from faults
 
 
-def _of(episode: Episode, kind: str, text: str) -> Finding:
+def _finding_in(episode: Episode, kind: str, text: str) -> Finding:
     return Finding(ERROR, kind, episode.data, f"episode {episode.number}", None, text)
 
 
@@ -174,7 +174,7 @@ def _faults_of_totals(found: LeRobotDataset) -> Iterator[Finding]:
     yield from (said("tasks", text) for text in _wrong_tasks(found))
     yield from (said("rate", text) for text in _wrong_rates(found))
     yield from (said("splits", text) for text in _wrong_splits(found))
-    has_images = any(about.get("dtype") == "image" for about in found.features.values())
+    has_images = any(description.get("dtype") == "image" for description in found.features.values())
     if not has_images and (left := len([*(found.root / "images").glob("*/*/*.png")])):
         text = f"{count_of(left, 'picture')} in images/ were not encoded: a recording was interrupted"
         yield Finding(WARNING, "unlisted", "images", "", None, text)
@@ -183,14 +183,14 @@ def _faults_of_totals(found: LeRobotDataset) -> Iterator[Finding]:
         if episode.first is not None and episode.last is not None:
             if (episode.first, episode.last) != (following, following + episode.length):
                 text = f"the metadata says rows {episode.first} to {episode.last}; it has {episode.length}, and begins at row {following}"
-                yield _of(episode, "rows", text)
+                yield _finding_in(episode, "rows", text)
             following = episode.last
 
 
 def _wrong_rates(found: LeRobotDataset) -> Iterator[str]:
     """Yield cameras that are declared at another rate than the dataset."""
-    for name, about in found.features.items():
-        rate = video_info_of(about).get("video.fps")
+    for name, description in found.features.items():
+        rate = video_info_of(description).get("video.fps")
         if (
             name not in found.depth_cameras
             and isinstance(rate, int | float)
@@ -229,22 +229,22 @@ def _faults_of_rows(found: LeRobotDataset, episode: Episode, table: pa.Table) ->
     count, times = len(table), table["timestamp"].to_numpy()
     frames, indexes, tasks = (table[name].to_numpy() for name in ("frame_index", "index", "task_index"))
     if count != episode.length:
-        yield _of(episode, "rows", f"has {count_of(count, 'row')}, {episode.length} are declared")
+        yield _finding_in(episode, "rows", f"has {count_of(count, 'row')}, {episode.length} are declared")
     if (wrong := _first_other(frames, np.arange(count))) is not None:
-        yield _of(episode, "rows", f"frame_index of row {wrong} is {frames[wrong]}")
+        yield _finding_in(episode, "rows", f"frame_index of row {wrong} is {frames[wrong]}")
     first = episode.first if episode.first is not None else int(indexes[0])
     if (wrong := _first_other(indexes, first + np.arange(count))) is not None:
-        yield _of(episode, "rows", f"index of row {wrong} is {indexes[wrong]}, not {first + wrong}")
+        yield _finding_in(episode, "rows", f"index of row {wrong} is {indexes[wrong]}, not {first + wrong}")
     yield from _faults_of_row_times(found, episode, times)
     unknown = tasks[~np.isin(tasks, list(found.tasks))]
     if len(unknown) and found.tasks:
-        yield _of(episode, "tasks", f"names task {unknown[0]}, {count_of(len(found.tasks), 'task')} are listed")
+        yield _finding_in(episode, "tasks", f"names task {unknown[0]}, {count_of(len(found.tasks), 'task')} are listed")
     elif (
         found.tasks
         and episode.tasks
         and (texts := {found.tasks[task] for task in set(tasks.tolist())}) != set(episode.tasks)
     ):
-        yield _of(
+        yield _finding_in(
             episode, "tasks", f"is listed with the tasks {sorted(episode.tasks)}, and its rows have {sorted(texts)}"
         )
 
@@ -260,11 +260,11 @@ def _faults_of_row_times(found: LeRobotDataset, episode: Episode, times: npt.NDA
         )
         yield Finding(WARNING, "times", episode.data, f"episode {episode.number}", None, text)
     elif np.ptp(off) <= TOLERANCE_SECONDS:
-        yield _of(episode, "times", f"its timestamps begin at {times[0]:.6g} s, and not at 0")
+        yield _finding_in(episode, "times", f"its timestamps begin at {times[0]:.6g} s, and not at 0")
     else:
         row = int(np.argmax(np.abs(off) > TOLERANCE_SECONDS))
         due = f"at {found.rate:g} rows per second it is {row / found.rate:.6g} s"
-        yield _of(episode, "times", f"timestamp of row {row} is {times[row]:.6g} s; {due}")
+        yield _finding_in(episode, "times", f"timestamp of row {row} is {times[row]:.6g} s; {due}")
 
 
 def _first_other(values: Numbers, due: Numbers) -> int | None:

@@ -33,15 +33,15 @@ def statistics_of(values: npt.NDArray[Any]) -> Statistics:
     """Return statistics of (L,) values, (1,) each, or of (L, …, D) values, (D,) each; those that are no number do not count.
     Quantiles are exact.
     """
-    found = np.asarray(values, np.float64)
-    found = found.reshape(-1, 1 if found.ndim == 1 else found.shape[-1])
-    found = found[np.isfinite(found).all(1)] if np.isfinite(found).all(1).any() else np.zeros((1, found.shape[1]))
-    quantiles = {name: np.quantile(found, at, axis=0) for name, at in QUANTILES.items()}
+    array = np.asarray(values, np.float64)
+    array = array.reshape(-1, 1 if array.ndim == 1 else array.shape[-1])
+    array = array[np.isfinite(array).all(1)] if np.isfinite(array).all(1).any() else np.zeros((1, array.shape[1]))
+    quantiles = {name: np.quantile(array, at, axis=0) for name, at in QUANTILES.items()}
     return {
-        "min": found.min(0),
-        "max": found.max(0),
-        "mean": found.mean(0),
-        "std": found.std(0),
+        "min": array.min(0),
+        "max": array.max(0),
+        "mean": array.mean(0),
+        "std": array.std(0),
         "count": np.array([len(values)]),
         **quantiles,
     }
@@ -82,15 +82,15 @@ def numbers_of(column: pa.ChunkedArray) -> Values:
 
 def statistics_of_rows(table: pa.Table) -> dict[str, Statistics]:
     """Return statistics of all columns of numbers, if all rows have as many."""
-    found = {}
+    statistics = {}
     for name in table.column_names:
         if is_numeric(table.schema.field(name).type):
             with suppress(ValueError, pa.ArrowException):  # lists of different lengths
-                found[name] = statistics_of(numbers_of(table[name])) | {"count": np.array([len(table)])}
-    return found
+                statistics[name] = statistics_of(numbers_of(table[name])) | {"count": np.array([len(table)])}
+    return statistics
 
 
-def joined_statistics(several: Sequence[Mapping[str, Statistics]]) -> dict[str, Statistics]:
+def join_statistics(several: Sequence[Mapping[str, Statistics]]) -> dict[str, Statistics]:
     """Return the statistics of a dataset from those of its episodes, by LeRobot's rules: moments are exact, quantiles are the outermost
     of the episodes (`aggregate_feature_stats` in lerobot/datasets/compute_stats.py).
     """

@@ -132,7 +132,7 @@ def faults_of_gops(destination: Path, row: ManifestRow, checksums: Sequence[int]
         row: Row of the video.
         checksums: Checksum of every frame, decoded in order.
     """
-    store = _opened(destination, _state(destination))
+    store = _open(destination, _state(destination))
     if not isinstance(store, VideoStore) or store.entry(row.id).packets is None:
         return
     num_faults = 0
@@ -140,7 +140,7 @@ def faults_of_gops(destination: Path, row: ManifestRow, checksums: Sequence[int]
         if num_faults == GOPS_NAMED:
             return
         try:
-            for number, frame in store.decoded(row.id, range(begin, end)):
+            for number, frame in store.decode(row.id, range(begin, end)):
                 if frame_checksum(frame) != checksums[number]:
                     yield f"frame {number} is another picture if only its GOP is decoded, from frame {begin} on"
                     break
@@ -153,7 +153,7 @@ ALL_OF, SEQUENCES, SEQUENCE_FRAMES = 64, 4, 8
 MAX_FRAMES_IN_MEMORY = 64 << 20  # bytes
 
 
-def opened_ids(destination: Path, kind: str) -> tuple[pa.Array | None, str]:
+def open_ids(destination: Path, kind: str) -> tuple[pa.Array | None, str]:
     """Return the ids of the videos that `open_store` finds; None if it finds no store of this kind, and why.
 
     Args:
@@ -162,13 +162,13 @@ def opened_ids(destination: Path, kind: str) -> tuple[pa.Array | None, str]:
     """
     try:
         store = open_store(destination)
-        found = pa.array(store.ids, pa.string())
+        ids = pa.array(store.ids, pa.string())
     except (StoreError, OSError) as error:
         return None, f"open_store does not open it: {error}"
     if store.kind != (ENCODED if kind == VIDEO_SHARDS else kind):
         due = "encoded videos" if kind in (ENCODED, VIDEO_SHARDS) else f"a {kind} store"
         return None, f"{destination}: was made as {due}, open_store opens it as {store.kind}: another store hides it"
-    return found, ""
+    return ids, ""
 
 
 def differing_ids(known: pa.ChunkedArray, found: pa.Array) -> tuple[list[str], list[str]]:
@@ -207,7 +207,7 @@ def faults_of_reading(destination: Path, row: ManifestRow, expected: Mapping[int
     Raises:
         StoreError: It cannot be read.
     """
-    store = _opened(destination, _state(destination))
+    store = _open(destination, _state(destination))
     video = store[row.id]
     if (len(video), video.width, video.height) != (row.num_frames, row.width, row.height):
         yield (
@@ -217,15 +217,15 @@ def faults_of_reading(destination: Path, row: ManifestRow, expected: Mapping[int
         return
     labels = store.labels(row.id)
     for name, value in row.labels.items():
-        found = labels.get(name)
-        if value is not None and found != value and str(found) != str(value):
-            yield f"open_store says {found!r} for the label {name}, the manifest {value!r}"
+        own_labels = labels.get(name)
+        if value is not None and own_labels != value and str(own_labels) != str(value):
+            yield f"open_store says {own_labels!r} for the label {name}, the manifest {value!r}"
     at_once = max(1, MAX_FRAMES_IN_MEMORY // (3 * video.width * video.height))
     numbers = list(expected)
     random.Random(row.id).shuffle(numbers)
     for begin in range(0, len(numbers), at_once):
-        asked = numbers[begin : begin + at_once]
-        for number, picture in zip(asked, video.frames(asked), strict=True):
+        batch = numbers[begin : begin + at_once]
+        for number, picture in zip(batch, video.frames(batch), strict=True):
             if zlib.crc32(picture) != expected[number]:
                 yield f"open_store returns another picture for frame {number} than is stored"
                 return
@@ -239,5 +239,5 @@ def _state(destination: Path) -> tuple[Any, ...]:
 
 
 @lru_cache(maxsize=1)
-def _opened(destination: Path, _state: tuple[Any, ...]) -> FrameStore:
+def _open(destination: Path, _state: tuple[Any, ...]) -> FrameStore:
     return open_store(destination)

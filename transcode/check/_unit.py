@@ -44,10 +44,10 @@ from vidprep.transcode.media.bounds import ANY_FRAMES
 from vidprep.transcode.media.ffmpeg import measure_file, score_with_ffmpeg
 from vidprep.transcode.media.ffmpeg_program import is_of_this_pyav
 from vidprep.transcode.media.frames import SourceFacts
-from vidprep.transcode.media.jpeg_frames import LOSSLESS, CodedFrame, kept_or_coded, own_jpegs
+from vidprep.transcode.media.jpeg_frames import LOSSLESS, CodedFrame, keep_or_encode, own_jpegs
 from vidprep.transcode.media.metrics import FrameScorer, QualityReport, QualitySums, not_scored
 from vidprep.transcode.media.picture_filter import PictureFilter
-from vidprep.transcode.media.stream import FrameStream, open_source, sampled_frames, timing_of
+from vidprep.transcode.media.stream import FrameStream, choose_sampled, open_source, timing_of
 from vidprep.transcode.media.verify import frame_checksum
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
@@ -64,7 +64,7 @@ class Check:
     """Request to check one unit.
 
     Attributes:
-        destination: The destination; a folder of `as_folder`, if it is behind a URL
+        destination: The destination; a folder of `local_folder`, if it is behind a URL
         row: Row of the unit
         settings: Settings of the run
         source: The source; None checks the output alone
@@ -198,7 +198,7 @@ def _against_source(path: Path, check: Check, source: Unit, done: UnitResult) ->
 def _faults_of_member(shard: Path, row: ManifestRow, file: Path) -> Iterator[str]:
     """Write the video of a shard to a file of its own, and yield a line if what surrounds it is damaged."""
     layout = layout_of(VIDEO_SHARDS)
-    (video,), complete = _stored(shard, row, layout)
+    (video,), complete = _read_stored(shard, row, layout)
     file.write_bytes(video)
     if complete != b"".join(layout.serialize(row, io.BytesIO(video))):
         yield f"around the video, from offset {row.offset}, the shard differs from what was written"
@@ -259,7 +259,7 @@ def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
     row, settings = check.row, check.settings
     decoded_later = check.source is not None and settings.gate.verify_every == 1
     layout = layout_of(settings.stored_frames.store)
-    frames, complete = _stored(path, row, layout)
+    frames, complete = _read_stored(path, row, layout)
     sampled, expected = set(sample_of(row)), dict[int, int]()
     for number, (data, crc32, offset) in enumerate(
         zip(frames, row.frame_crc32 or (), layout.offsets(row), strict=True)
@@ -287,7 +287,7 @@ def _faults_of_frames(path: Path, check: Check) -> Iterator[str]:
         yield from faults_of_reading(check.destination, row, expected)
 
 
-def _stored(path: Path, row: ManifestRow, layout: StoreLayout) -> tuple[list[bytes], bytes]:
+def _read_stored(path: Path, row: ManifestRow, layout: StoreLayout) -> tuple[list[bytes], bytes]:
     """Return the frames of a unit, or its video, and all its bytes in the shard."""
     assert row.offset is not None and row.stored_bytes is not None
     with open_regular(path) as shard:
@@ -308,14 +308,14 @@ def _faults_against_source(path: Path, check: Check, unit: Unit, done: UnitResul
     row, settings = check.row, check.settings
     value = row.crf if row.crf is not None else row.jpeg_quality
     if value is not None and settings.target is not None:  # it chose another value for this video
-        settings = settings.at(value)
+        settings = settings.replace_quality(value)
     settings = replace(settings, limits=replace(settings.limits, max_frames=ANY_FRAMES))
     size, pixel_format = FrameSize(row.width or 0, row.height or 0), row.pixel_format or settings.output.pixel_format
     if left_out := not_scored(size, pixel_format, settings.gate):
         done.not_scored = f"{row.id}: {'; '.join(left_out.values())}"
     with open_source(unit.path, settings, unit.cut) as source:
         whole = SeekPoint(source.packets())  # so that frames are counted by decoding
-        only = sampled_frames(source, settings, unit.cut)
+        only = choose_sampled(source, settings, unit.cut)
         stream = FrameStream(source, settings, timing_of(source, settings, unit.cut), entry=whole, only=only)
         if check.is_video:
             yield from _faults_of_tags(path, stream.output)
@@ -357,17 +357,17 @@ def _faults_of_scores(row: ManifestRow, quality: QualityReport) -> Iterator[str]
     same_db, same_ssim, same_vmaf = (
         (SAME_DB, SAME_SSIM, SAME_VMAF) if is_same else (NEARLY_DB, NEARLY_SSIM, NEARLY_VMAF)
     )
-    for name, found, recorded, same in (
+    for name, measured, recorded, same in (
         ("PSNR-Y", quality.psnr_y_db, row.psnr_y_db, same_db),
         ("PSNR-YUV", quality.psnr_yuv_db, row.psnr_yuv_db, same_db),
         ("SSIM", quality.ssim, row.ssim, same_ssim),
         *((("XPSNR", quality.xpsnr_db, row.xpsnr_db, same_db),) if row.xpsnr_db is not None else ()),
         *((("VMAF", quality.vmaf, row.vmaf, same_vmaf),) if row.vmaf_model == quality.vmaf_model else ()),
     ):
-        if found is None:  # not asked for
+        if measured is None:  # not asked for
             continue
-        if recorded is None or not (found == recorded or abs(found - recorded) <= same):
-            yield f"{name} against its source is {found:.4f}, the manifest says {recorded}"
+        if recorded is None or not (measured == recorded or abs(measured - recorded) <= same):
+            yield f"{name} against its source is {measured:.4f}, the manifest says {recorded}"
 
 
 def _first_other(found: Sequence[int], due: Sequence[int]) -> int:
@@ -381,13 +381,13 @@ def _faults_by_ffmpeg(
     unit = check.source
     assert unit is not None
     try:
-        found = score_with_ffmpeg(check.ffmpeg, unit.path, path, stream, settings)
+        score = score_with_ffmpeg(check.ffmpeg, unit.path, path, stream, settings)
     except FfmpegError as error:  # an old ffmpeg lacks options that a source needs: no fault of the output
         done.ffmpeg_failed = f"{check.row.id}: {error.message}"
         return
-    done.ffmpeg_psnr_y_db, here = found, done.psnr_y_db
-    if settings.gate.verify_every == 1 and here is not None and not (found == here or abs(found - here) <= SAME_DB):
-        yield f"PSNR-Y by the ffmpeg command is {found:.4f} dB, in process {here:.4f}"
+    done.ffmpeg_psnr_y_db, here = score, done.psnr_y_db
+    if settings.gate.verify_every == 1 and here is not None and not (score == here or abs(score - here) <= SAME_DB):
+        yield f"PSNR-Y by the ffmpeg command is {score:.4f} dB, in process {here:.4f}"
 
 
 ENGINES_DIFFER = frozenset(
@@ -424,11 +424,11 @@ def _why_engines_differ(row: ManifestRow, facts: SourceFacts, picture_filter: Pi
 def _faults_of_tags(path: Path, output: OutputFormat) -> Iterator[str]:
     with open_video(path) as container:
         context = container.streams.video[0].codec_context
-        found = (context.colorspace, context.color_primaries, context.color_trc, context.color_range)
+        tags = (context.colorspace, context.color_primaries, context.color_trc, context.color_range)
     colour = output.colour
     due = (colour.matrix, colour.primaries, colour.transfer, 2 if colour.full_range else 1)
-    if tuple(map(int, found)) != due:
-        yield f"its colour tags (matrix, primaries, transfer, range) are {tuple(map(int, found))}, its frames are {due}"
+    if tuple(map(int, tags)) != due:
+        yield f"its colour tags (matrix, primaries, transfer, range) are {tuple(map(int, tags))}, its frames are {due}"
 
 
 def _compare_stored(
@@ -437,13 +437,13 @@ def _compare_stored(
     """Compare the stored frames with those made from the source, and yield a line for each fault. Return the scores; None
     for frames without loss, or after a fault.
     """
-    frames, _ = _stored(path, row, layout_of(settings.stored_frames.store))
+    frames, _ = _read_stored(path, row, layout_of(settings.stored_frames.store))
     sums = QualitySums()
     scorer = FrameScorer(stream.output, settings.gate)
     coder = jpeg_coder(settings.stored_frames.quality_value)
     levels = SAME_LEVELS if is_of_this_pyav(row.encoder_version) else NEARLY_LEVELS
-    made = (CodedFrame(each.frame, each.pts, b"") for each in stream.filtered())
-    for number, (filtered, _, data, is_kept) in enumerate(made if own is None else kept_or_coded(stream, own, coder)):
+    made = (CodedFrame(each.frame, each.pts, b"") for each in stream.filter())
+    for number, (filtered, _, data, is_kept) in enumerate(made if own is None else keep_or_encode(stream, own, coder)):
         if number >= len(frames):
             yield f"holds {len(frames)} frames, its source yields more"
             return None
@@ -492,7 +492,7 @@ def _faults_of_seeks(path: Path, check: Check, done: UnitResult) -> Iterator[str
         try:
             loader = LOADERS[name](path)
             due: dict[int, int] = {}
-            for number, picture in enumerate(loader.in_order()):
+            for number, picture in enumerate(loader.iterate()):
                 if number in wanted:
                     due[number] = zlib.crc32(picture.tobytes())
         except Exception as error:  # noqa: BLE001 (whatever a library of others raises is its answer)
@@ -505,7 +505,7 @@ def _faults_of_seeks(path: Path, check: Check, done: UnitResult) -> Iterator[str
         for number in wanted:
             seeks.tried += 1
             try:
-                same = zlib.crc32(loader.at(number).tobytes()) == due[number]
+                same = zlib.crc32(loader.seek(number).tobytes()) == due[number]
             except Exception as error:  # noqa: BLE001 (the same)
                 seeks.wrong += 1
                 yield f"{name}: a seek to frame {number} fails: {error}"

@@ -119,17 +119,17 @@ def _system() -> Finding:
 def _library(library: str, module: str) -> Finding:
     try:
         importlib.import_module(module)
-        found = version(library)
+        installed = version(library)
     except Exception as error:  # noqa: BLE001 (whatever a broken library raises is the finding)
-        found = "not installed" if isinstance(error, PackageNotFoundError) else _first_line(error)
-        return Finding(library, False, found, f"pip install --force-reinstall {library}")
+        installed = "not installed" if isinstance(error, PackageNotFoundError) else _first_line(error)
+        return Finding(library, False, installed, f"pip install --force-reinstall {library}")
     if library != "av":
-        return Finding(library, True, found)
+        return Finding(library, True, installed)
     import av
 
     numbers = ", ".join(f"{name} {'.'.join(map(str, parts))}" for name, parts in sorted(av.library_versions.items()))
-    is_known = found.split(".")[0] in PYAV_MAJORS
-    return Finding("PyAV", is_known, f"{found} ({numbers})", "pip install 'av>=18.1,<20'")
+    is_known = installed.split(".")[0] in PYAV_MAJORS
+    return Finding("PyAV", is_known, f"{installed} ({numbers})", "pip install 'av>=18.1,<20'")
 
 
 def _first_line(error: Exception) -> str:
@@ -155,8 +155,8 @@ def trials(folder: Path, asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
         options = EncoderOptions(codec=codec, gop=GOP)
         settings = RunSettings(VideoOutput(options, audio=CONTAINERS[options.container_name].audio[1]))
         advice = f"{reinstall} 'av>=18.1,<20', or take another --codec"
-        yield _tried(codec, folder, settings, f"{encoder} makes it with audio", advice)
-    yield _tried("burst", folder, RunSettings(FrameOutput()), "JPEGs", f"{reinstall} simplejpeg")
+        yield _try_settings(codec, folder, settings, f"{encoder} makes it with audio", advice)
+    yield _try_settings("burst", folder, RunSettings(FrameOutput()), "JPEGs", f"{reinstall} simplejpeg")
     engine = "--engine ffmpeg"
     try:
         binary = find_ffmpeg(asked_ffmpeg)
@@ -173,13 +173,13 @@ def trials(folder: Path, asked_ffmpeg: str | Path | None) -> Iterator[Finding]:
     if CODECS["h264"].encoder in built:
         settings = RunSettings(VideoOutput(EncoderOptions(gop=GOP), engine="ffmpeg"))
         advice = "give --ffmpeg the path of another ffmpeg, or take --engine av"
-        yield _tried(engine, folder, settings, "libx264 makes it", advice, ffmpeg=binary, needed=False)
+        yield _try_settings(engine, folder, settings, "libx264 makes it", advice, ffmpeg=binary, needed=False)
     else:
         advice = "give --ffmpeg the path of an ffmpeg with libx264, or name an --encoder that it has"
         yield Finding(engine, False, f"{binary} was built without libx264", advice, needed=False)
 
 
-def _tried(
+def _try_settings(
     what: str, folder: Path, settings: RunSettings, done: str, advice: str, *, ffmpeg: str = "", needed: bool = True
 ) -> Finding:
     """Encode the clip with these settings, validate it against its source, and read frames by number; return the result."""
@@ -202,13 +202,13 @@ def _make_and_verify(sources: Path, destination: Path, settings: RunSettings, ff
     from vidprep.transcode.sources.listing import find_sources
     from vidprep.transcode.workers.local import workers_of
 
-    found = find_sources(sources, destination, SourceOptions(), extension=settings.output.extension)
+    sources_found = find_sources(sources, destination, SourceOptions(), extension=settings.output.extension)
     with workers_of("local", None, 1, lambda _text: None) as workers:
-        (row,) = run_trial(settings, found.units, destination, workers, ffmpeg=ffmpeg)
+        (row,) = run_trial(settings, sources_found.units, destination, workers, ffmpeg=ffmpeg)
     if not row.ok:
         raise VerifyError(f"{row.stage}: {row.message}")
     faults: list[str] = []
-    units = {unit.id: unit for unit in found.units}
+    units = {unit.id: unit for unit in sources_found.units}
     check_destination(destination, units, ValidateOptions(), jobs=1, on_fault=faults.append)
     if faults:
         raise VerifyError(f"validate: {faults[0]}")
@@ -290,14 +290,14 @@ def _torchcodec() -> Finding:
     """Try torchcodec in a child process: torch may crash a process in which it cannot load, and prints warnings at exit."""
     from vidprep.transcode.check.other_readers import TORCHCODEC_ADVICE
 
-    with tempfile.TemporaryFile() as told, closing(Process(output=told)) as process:
+    with tempfile.TemporaryFile() as output, closing(Process(output=output)) as process:
         try:
             process.begin(_import_torchcodec).result()
         except Exception as error:  # noqa: BLE001 (the same)
             why = str(error).strip().partition("\n")[0] or type(error).__name__
             if isinstance(error, DiedError):
-                told.seek(0)
-                lines = told.read().decode(errors="replace").splitlines() or [f"exit code {error.exit_code}"]
+                output.seek(0)
+                lines = output.read().decode(errors="replace").splitlines() or [f"exit code {error.exit_code}"]
                 why = lines[-1]
             return Finding("torchcodec", False, f"does not load: {why}", TORCHCODEC_ADVICE, needed=False)
     return Finding("torchcodec", True, version("torchcodec"), needed=False)

@@ -24,12 +24,12 @@ from vidprep.formats.model import StoredPackets
 from vidprep.formats.profiles import CODECS
 from vidprep.formats.storage.local import check_writable
 from vidprep.formats.stores.data_files import FilePart
-from vidprep.formats.stores.gops import GOPS_NAME, facts_in, known_in, known_of, write_gops
+from vidprep.formats.stores.gops import GOPS_NAME, facts_in, list_known, read_known, write_gops
 from vidprep.formats.stores.registry import kind_of_folder
 from vidprep.formats.video.gop_frames import DecoderConfig, GopDecoders
-from vidprep.formats.video.numbered import as_a_store_decodes
+from vidprep.formats.video.numbered import set_store_options
 from vidprep.formats.video.packets import PacketIndex, PacketIndexer
-from vidprep.formats.video.pyav import demuxed, open_input, reason_of
+from vidprep.formats.video.pyav import demux, open_input, reason_of
 from vidprep.formats.video.source import READ_OPTIONS
 from vidprep.transcode.destination.opening import open_finished
 from vidprep.transcode.destination.partition import partitions_in
@@ -116,7 +116,7 @@ def index_videos(folder: Path, *, jobs: int, on_start: Callable[[int], None], on
         )
     if partitions_in(folder, folder / STATE_DIR):
         raise StoreError(f"holds the parts of an array run; `vidprep merge {folder}` first", path=folder)
-    with LocalPool(jobs, _indexed_in) as workers:
+    with LocalPool(jobs, _index_in_child) as workers:
 
         def run(tasks: list[IndexTask]) -> Iterator[IndexedVideo]:
             on_start(len(tasks))
@@ -140,9 +140,9 @@ def _index_destination(folder: Path, run: Run) -> Indexed:
         facts, path = facts_in(folder), folder / GOPS_NAME
         assert facts is not None
         try:
-            known = known_in(path) if path.exists() else known_of(())
+            known = read_known(path) if path.exists() else list_known(())
         except StoreError:  # damaged: all is indexed again
-            known = known_of(())
+            known = list_known(())
         known = known.filter(pc.is_valid(known["packets"]))
         todo = facts.filter(pc.invert(pc.is_in(facts["sha256"], known["sha256"].combine_chunks())))
         names = ("id", "file_name", "offset", "size_bytes", "num_frames", "sha256")
@@ -164,7 +164,7 @@ def _index_destination(folder: Path, run: Run) -> Indexed:
         finally:
             if place is not None:
                 place.check_held()
-            write_gops(path, facts, pa.concat_tables([known_of(made), known]))
+            write_gops(path, facts, pa.concat_tables([list_known(made), known]))
     return done
 
 
@@ -175,7 +175,7 @@ def _record(done: Indexed, one: IndexedVideo) -> None:
         done.by_container[one.row.id] = one.row.packets.not_indexed
 
 
-def _indexed_in(child: Child, task: IndexTask) -> IndexedVideo:
+def _index_in_child(child: Child, task: IndexTask) -> IndexedVideo:
     """Index a video in a child process. If the process crashes or takes too long, the video cannot be read."""
     allowed = MIN_SECONDS + SECONDS_PER_SECOND * task.num_frames / FRAMES_PER_SECOND
     return child.call_or(lambda error: IndexedVideo(_row(task), str(error)), index_video, task, lambda _work: allowed)
@@ -190,7 +190,7 @@ def index_video(task: IndexTask) -> IndexedVideo:
     """Index one video. Never raises VidprepError: a video that cannot be read has an error."""
     row = _row(task)
     try:
-        with FilePart(task.path, task.offset, task.size_bytes).buffered() as data:
+        with FilePart(task.path, task.offset, task.size_bytes).open_buffered() as data:
             row.sha256, row.size_bytes = hashlib.file_digest(data, "sha256").hexdigest(), task.size_bytes
         if task.sha256 != row.sha256:
             return IndexedVideo(
@@ -209,17 +209,17 @@ def index_video(task: IndexTask) -> IndexedVideo:
 
 def _index(task: IndexTask) -> tuple[DecoderConfig, PacketIndex]:
     """Return the index of a video, whose GOPs were decoded alone. Raises NotIndexedError, PyAV's errors."""
-    with FilePart(task.path, task.offset, task.size_bytes).buffered() as data:
+    with FilePart(task.path, task.offset, task.size_bytes).open_buffered() as data:
         with open_input(data, READ_OPTIONS) as container:
             stream = container.streams.video[0]
             codec = stream.codec_context.codec.canonical_name
             if codec not in CODECS:
                 raise NotIndexedError(f"it is coded as {codec}, and only {', '.join(CODECS)} are indexed")
             config = DecoderConfig(codec, stream.codec_context.extradata or b"")
-            as_a_store_decodes(stream.codec_context)
-            with FilePart(task.path, task.offset, task.size_bytes).buffered() as file:
+            set_store_options(stream.codec_context)
+            with FilePart(task.path, task.offset, task.size_bytes).open_buffered() as file:
                 indexer = PacketIndexer(codec, config.extradata, file)
-                for packet in demuxed(container, stream):
+                for packet in demux(container, stream):
                     indexer.add(packet, bytes(packet))
                 index = indexer.finish()
             if len(index) != task.num_frames:
@@ -232,14 +232,14 @@ def _index(task: IndexTask) -> tuple[DecoderConfig, PacketIndex]:
         for gop, first in enumerate(index.keyframes):
             span, end = index.span(gop), index.gop_end(gop)
             data.seek(span.offset)
-            found = decoders.frames(config, index, span, memoryview(data.read(span.size)), range(first, end))
-            if [_identity(frame) for _, frame in found] != due[first:end]:
+            frames = decoders.frames(config, index, span, memoryview(data.read(span.size)), range(first, end))
+            if [_identity(frame) for _, frame in frames] != due[first:end]:
                 raise NotIndexedError(f"its GOP from frame {first} on gives other frames when it is decoded alone")
             needed = sorted(index.frames[place] for place in range(first, end) if index.is_reference[place])
             if len(needed) < end - first:  # without the others, as when they are skipped
                 data.seek(span.offset)
-                found = decoders.frames(config, index, span, memoryview(data.read(span.size)), needed)
-                if [_identity(frame) for _, frame in found] != [due[number] for number in needed]:
+                frames = decoders.frames(config, index, span, memoryview(data.read(span.size)), needed)
+                if [_identity(frame) for _, frame in frames] != [due[number] for number in needed]:
                     raise NotIndexedError(f"its GOP from frame {first} on needs frames that are marked as not needed")
     return config, index
 

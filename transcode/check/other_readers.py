@@ -32,7 +32,7 @@ class StreamLoader(ABC):
         self.path = path
 
     @abstractmethod
-    def in_order(self) -> Iterator[RgbArray]:
+    def iterate(self) -> Iterator[RgbArray]:
         """Yield all frames from the first one, using a new reader."""
 
 
@@ -40,7 +40,7 @@ class Loader(StreamLoader):
     """A reader that can seek."""
 
     @abstractmethod
-    def at(self, number: int) -> RgbArray:
+    def seek(self, number: int) -> RgbArray:
         """Return a frame by number, from 0, reached by a seek."""
 
     @abstractmethod
@@ -64,12 +64,12 @@ class PyAvLoader(Loader):
         container.streams.video[0].thread_count = 1
         return container
 
-    def in_order(self) -> Iterator[RgbArray]:
+    def iterate(self) -> Iterator[RgbArray]:
         with self._open() as container:
             for frame in container.decode(video=0):
                 yield frame.to_ndarray(format="rgb24")
 
-    def at(self, number: int) -> RgbArray:
+    def seek(self, number: int) -> RgbArray:
         stream = self._container.streams.video[0]
         self._container.seek(self._pts[number], stream=stream)
         for frame in self._container.decode(stream):
@@ -82,14 +82,14 @@ class PyAvLoader(Loader):
         """Seek once, then decode on."""
         stream = self._container.streams.video[0]
         due = [self._pts[number] for number in numbers]
-        found: dict[int, RgbArray] = {}
+        frames: dict[int, RgbArray] = {}
         self._container.seek(due[0], stream=stream)
         for frame in self._container.decode(stream):
             if frame.pts in due:
-                found[frame.pts] = frame.to_ndarray(format="rgb24")
-                if len(found) == len(due):
-                    return [found[pts] for pts in due]
-        raise ReadError(f"a seek to frame {numbers[0]} leads to {len(found)} of {len(due)} frames", path=self.path)
+                frames[frame.pts] = frame.to_ndarray(format="rgb24")
+                if len(frames) == len(due):
+                    return [frames[pts] for pts in due]
+        raise ReadError(f"a seek to frame {numbers[0]} leads to {len(frames)} of {len(due)} frames", path=self.path)
 
 
 class TorchcodecLoader(Loader):
@@ -108,10 +108,10 @@ class TorchcodecLoader(Loader):
 
         return VideoDecoder(str(self.path), num_ffmpeg_threads=1, dimension_order="NHWC")
 
-    def in_order(self) -> Iterator[RgbArray]:
+    def iterate(self) -> Iterator[RgbArray]:
         yield from (frame.numpy() for frame in self._open())
 
-    def at(self, number: int) -> RgbArray:
+    def seek(self, number: int) -> RgbArray:
         picture: RgbArray = self._decoder[number].numpy()
         return picture
 
@@ -132,12 +132,12 @@ class DecordLoader(Loader):
 
         return VideoReader(str(self.path), num_threads=1)
 
-    def in_order(self) -> Iterator[RgbArray]:
+    def iterate(self) -> Iterator[RgbArray]:
         reader = self._open()
         for _ in range(len(reader)):
             yield reader.next().asnumpy()
 
-    def at(self, number: int) -> RgbArray:
+    def seek(self, number: int) -> RgbArray:
         picture: RgbArray = self._reader[number].asnumpy()
         return picture
 
@@ -161,7 +161,7 @@ class OpenCvLoader(Loader):
             raise ReadError("OpenCV cannot open it", path=self.path)
         return capture
 
-    def in_order(self) -> Iterator[RgbArray]:
+    def iterate(self) -> Iterator[RgbArray]:
         capture = self._open()
         while True:
             there, picture = capture.read()
@@ -169,7 +169,7 @@ class OpenCvLoader(Loader):
                 return
             yield picture[..., ::-1]
 
-    def at(self, number: int) -> RgbArray:
+    def seek(self, number: int) -> RgbArray:
         import cv2
 
         if self._capture.get(cv2.CAP_PROP_POS_FRAMES) != number:
@@ -177,12 +177,12 @@ class OpenCvLoader(Loader):
         there, picture = self._capture.read()
         if not there:
             raise ReadError(f"OpenCV gives no frame {number}", path=self.path)
-        found: RgbArray = picture[..., ::-1]
-        return found
+        frame: RgbArray = picture[..., ::-1]
+        return frame
 
     def several(self, numbers: list[int]) -> Sequence[RgbArray]:
         """Seek once, then decode on; frames between are decoded but not converted."""
-        pictures = [self.at(numbers[0])]
+        pictures = [self.seek(numbers[0])]
         for before, number in pairwise(numbers):
             for _ in range(before + 1, number):
                 self._capture.grab()
@@ -198,7 +198,7 @@ class ImageioFfmpegLoader(StreamLoader):
 
     package = "imageio_ffmpeg"
 
-    def in_order(self) -> Iterator[RgbArray]:
+    def iterate(self) -> Iterator[RgbArray]:
         import imageio_ffmpeg
 
         # A frame is a frame: without this ffmpeg doubles and drops frames to a constant rate.
@@ -218,7 +218,7 @@ class ScikitVideoLoader(StreamLoader):
 
     package = "skvideo"
 
-    def in_order(self) -> Iterator[RgbArray]:
+    def iterate(self) -> Iterator[RgbArray]:
         import skvideo.io
 
         yield from skvideo.io.vreader(str(self.path), inputdict={"-threads": "1"})
@@ -236,6 +236,6 @@ STREAM_LOADERS: dict[str, type[StreamLoader]] = {
 }
 
 
-def installed() -> list[str]:
+def list_installed() -> list[str]:
     """Return the names of the installed loaders that can seek."""
     return [name for name, loader in LOADERS.items() if importlib.util.find_spec(loader.package) is not None]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vidprep.formats.storage.local import replacing
-from vidprep.formats.storage.untrusted import arrow_file, as_parquet
+from vidprep.formats.storage.untrusted import arrow_file, open_parquet
 from vidprep.transcode.check._unit import UnitResult
 
 VALIDATION_NAME = "validation.parquet"
@@ -63,10 +63,10 @@ def read_results(destination: Path) -> pa.Table | None:
     """Return earlier results; None if there are none, or if they cannot be read. Missing columns are null."""
     try:
         with arrow_file(destination / VALIDATION_NAME) as file:
-            found = as_parquet(file, destination / VALIDATION_NAME).read()
-        for field in [field for field in SCHEMA if field.name not in (*found.column_names, "id")]:
-            found = found.append_column(field, pa.nulls(found.num_rows, field.type))
-        return found.select(SCHEMA.names).cast(SCHEMA)
+            table = open_parquet(file, destination / VALIDATION_NAME).read()
+        for field in [field for field in SCHEMA if field.name not in (*table.column_names, "id")]:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+        return table.select(SCHEMA.names).cast(SCHEMA)
     except (OSError, ValueError, KeyError, TypeError, MemoryError, pa.ArrowException):
         return None
 

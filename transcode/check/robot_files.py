@@ -13,17 +13,17 @@ from vidprep.transcode.sources.outputs import STATE_DIR
 STATE_NAME = "lerobot.json"  # in the folder of the run's state
 
 
-def written_files(destination: Path) -> dict[str, Any]:
+def read_record(destination: Path) -> dict[str, Any]:
     """Return what was recorded of them: `digest`, size and SHA-256 of each of `files`, and which episodes are `left_out`; empty without
     a record.
     """
     path = destination / STATE_DIR / STATE_NAME
     try:
-        found = read_json(path) if path.is_file() else {}
-        files = {name: known for name, known in dict(found.get("files") or {}).items() if _is_one(name)}
+        record = read_json(path) if path.is_file() else {}
+        files = {name: known for name, known in dict(record.get("files") or {}).items() if _is_one(name)}
     except (OSError, ValueError, TypeError):
         return {}
-    return found | {"files": files} if found else {}
+    return record | {"files": files} if record else {}
 
 
 def _is_one(name: str) -> bool:
@@ -33,7 +33,7 @@ def _is_one(name: str) -> bool:
 
 def faults_of_robot_files(destination: Path) -> Iterator[str]:
     """Yield what differs between a LeRobot dataset and the one that the run was asked for."""
-    record = written_files(destination)
+    record = read_record(destination)
     if record and "digest" not in record:
         yield f"{destination}: has no rows of its LeRobot dataset yet; the same `vidprep transcode` writes them"
     for episode, why in dict(record.get("left_out") or {}).items():
@@ -43,7 +43,7 @@ def faults_of_robot_files(destination: Path) -> Iterator[str]:
 
 def faults_of_files(destination: Path) -> Iterator[str]:
     """Yield a line for each file that is missing, or is not the one that was written."""
-    for name, known in written_files(destination).get("files", {}).items():
+    for name, known in read_record(destination).get("files", {}).items():
         path = destination / name
         if not path.is_file():
             yield f"{path}: is missing; the same `vidprep transcode` writes it again"

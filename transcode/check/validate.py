@@ -27,7 +27,7 @@ from vidprep.formats.errors import (
     count_of,
 )
 from vidprep.formats.manifest.row import ManifestRow
-from vidprep.formats.manifest.table import manifest_paths, manifest_rows, read_table, with_columns
+from vidprep.formats.manifest.table import add_columns, manifest_paths, manifest_rows, read_table
 from vidprep.formats.storage.local import refuse_links
 from vidprep.formats.stores.gops import num_not_indexed
 from vidprep.formats.stores.registry import ENCODED, VIDEO_SHARDS, layout_of
@@ -38,12 +38,12 @@ from vidprep.transcode.check._reading import (
     faults_of_others,
     faults_of_store,
     files_without_row,
-    opened_ids,
+    open_ids,
 )
 from vidprep.transcode.check._unit import ENGINES_DIFFER, Check, Seeks, UnitResult, check_unit
-from vidprep.transcode.check.other_readers import installed
+from vidprep.transcode.check.other_readers import list_installed
 from vidprep.transcode.check.results import write_results
-from vidprep.transcode.check.robot_files import faults_of_robot_files, written_files
+from vidprep.transcode.check.robot_files import faults_of_robot_files, read_record
 from vidprep.transcode.destination.array_merge import array_status
 from vidprep.transcode.destination.opening import is_in_use, is_unfinished
 from vidprep.transcode.destination.partition import partitions_in
@@ -54,11 +54,11 @@ from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.parse import ALWAYS_SCORED
 from vidprep.transcode.settings.run import CLOCK_RULE, RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
-from vidprep.transcode.sources.scratch import as_file
+from vidprep.transcode.sources.scratch import local_file
 from vidprep.transcode.sources.unit import Unit, choose, choose_ids
 from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child
 from vidprep.transcode.workers.local import LocalPool
-from vidprep.transcode.workers.pool import stopped_by_signals
+from vidprep.transcode.workers.pool import stop_on_signals
 
 SEEN = [*PLACES, "status", "size_bytes"]
 UNFINISHED = "a run is still in progress here, or was stopped; let it finish, then validate"
@@ -145,7 +145,7 @@ def check_destination(
     """Check the structure, then the units.
 
     Args:
-        destination: The destination; a folder of `as_folder`, if it is behind a URL.
+        destination: The destination; a folder of `local_folder`, if it is behind a URL.
         sources: Sources by id, to make their frames again; each must have a row.
         options: What to check.
         url: URL of the destination; "" for a local one.
@@ -166,7 +166,7 @@ def check_destination(
     settings, states = _settings_of_finished(destination), _states(destination)
     is_video, kind = isinstance(settings.output, VideoOutput), settings.output.store_kind
     # First, because it temporarily needs the most memory.
-    found, why_not_opened = opened_ids(destination, kind)
+    ids, why_not_opened = open_ids(destination, kind)
     seen = _seen(destination)
     missing = _missing(destination, seen["id"], sources)
     if not len(seen) and not missing:
@@ -190,7 +190,7 @@ def check_destination(
     faults += _faults_of_structure(destination, kind, there, rows)
     if is_video:
         report.not_indexed = num_not_indexed(destination)
-    unopened, faults_of_opening = _faults_of_opening(destination, there, found, why_not_opened)
+    unopened, faults_of_opening = _faults_of_opening(destination, there, ids, why_not_opened)
     faults += faults_of_opening
     _settings_of_finished(destination)
     if _states(destination) != states:
@@ -228,7 +228,7 @@ def _faults_of_structure(destination: Path, kind: str, there: pa.Table, rows: li
     """Yield what is wrong with the files of a destination, without reading videos."""
     names = set(pc.unique(there["file_name"]).to_pylist())
     if kind == ENCODED:
-        of_robot = {name for name in written_files(destination).get("files", {}) if name.startswith("videos/")}
+        of_robot = {name for name in read_record(destination).get("files", {}) if name.startswith("videos/")}
         yield from files_without_row(destination, names | of_robot)
     else:
         yield from faults_of_store(destination, layout_of(kind), there, rows)
@@ -267,8 +267,8 @@ def _states(destination: Path) -> list[tuple[str, int, int]]:
 
 def _seen(destination: Path) -> pa.Table:
     """Return the columns to check, of rows that may be millions."""
-    found = read_table(destination, SEEN)
-    return pa.table({name: pa.array([], pa.string()) for name in SEEN}) if found is None else with_columns(found, SEEN)
+    table = read_table(destination, SEEN)
+    return pa.table({name: pa.array([], pa.string()) for name in SEEN}) if table is None else add_columns(table, SEEN)
 
 
 def _rows_to_read(
@@ -306,8 +306,8 @@ def _read_again(
     """Check the units and store the results. Raises KeyboardInterrupt."""
     results = []
     with (
-        LocalPool(max(1, min(jobs, len(checks))), checked_in) as workers,
-        stopped_by_signals(workers, grace_seconds=0) as stop,
+        LocalPool(max(1, min(jobs, len(checks))), check_in_child) as workers,
+        stop_on_signals(workers, grace_seconds=0) as stop,
     ):
         for _, checked in workers.results(checks):
             if checked is None:
@@ -340,7 +340,7 @@ def _checks(
             "<seek_check> is for encoded videos; this destination holds frames one by one", seek_check=options.seeks
         )
     settings = replace(settings, gate=replace(settings.gate, score=options.score, vmaf_model=options.vmaf_model))
-    loaders = tuple(installed()) if options.seeks else ()
+    loaders = tuple(list_installed()) if options.seeks else ()
     ffmpeg, crossed = "", set[str]()
     if sources is not None and is_video and options.cross_check:
         ffmpeg = _witness(options.ffmpeg)
@@ -371,7 +371,7 @@ def _witness(asked: str | Path | None) -> str:
     return find_ffmpeg(asked or os.environ.get("VIDPREP_FFMPEG") or imageio_ffmpeg.get_ffmpeg_exe())
 
 
-def checked_in(child: Child, check: Check) -> UnitResult:
+def check_in_child(child: Child, check: Check) -> UnitResult:
     """Check a unit in a child process. If the process crashes or takes too long, that is a fault of the unit."""
     row = check.row
     frames = max(row.num_frames or 0, row.source_num_frames or 0)
@@ -379,7 +379,7 @@ def checked_in(child: Child, check: Check) -> UnitResult:
     try:
         if check.source is None:
             return child.call(check_unit, check, lambda _work: allowed)
-        with as_file(check.source, check.settings.retime.source_rate) as local:
+        with local_file(check.source, check.settings.retime.source_rate) as local:
             done = child.call(check_unit, replace(check, source=local), lambda _work: allowed)
         done.faults = [fault.replace(local.path, check.source.path) for fault in done.faults]
         return done

@@ -32,14 +32,14 @@ from vidprep.formats.storage.local import replacing
 from vidprep.formats.stores.base import StoredVideo
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.check.other_readers import LOADERS
-from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT, curves_of, on_limited_scale
+from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT, curves_of, scale_to_limited
 from vidprep.transcode.run.target import excerpt, run_trial
 from vidprep.transcode.settings.options import QualityGate, Retime, Scale
 from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit, choose
 from vidprep.transcode.unit.job import Job, JobResult
-from vidprep.transcode.unit.target_search import unscored
+from vidprep.transcode.unit.target_search import why_unscored
 from vidprep.transcode.workers.pool import Pool
 
 READS = 40
@@ -135,7 +135,7 @@ class SweepOptions:
 
     def cells(self) -> list[Cell]:
         """Return all cells. Raises SettingsError for values that a codec does not support."""
-        found = []
+        cells = []
         for codec in dict.fromkeys(self.codecs):
             if codec == "png":
                 continue
@@ -145,11 +145,11 @@ class SweepOptions:
             for gop, preset in kinds:
                 usual = Cell(codec, gop, preset, 90 if codec == "jpeg" else None)
                 for value in self.values.get(codec) or ladder(usual.settings()):
-                    found.append(
+                    cells.append(
                         Cell(codec, gop, usual.settings().video.encoder.resolved.preset if gop else None, value)
                     )
-                    found[-1].settings()
-        return list(dict.fromkeys(found))
+                    cells[-1].settings()
+        return list(dict.fromkeys(cells))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,18 +208,18 @@ def measure(
     cells = options.cells()
     anchor = _anchor(cells, anchor)
     if "png" in options.codecs:
-        _need_pillow()
+        _check_pillow()
     sample = choose(units, options.videos)
     on_start(len(sample) * (1 + len(cells)))
     made = prepare(sample, out / "prepared", options, workers, on_row=on_row)
-    prepared = made_units(made, out / "prepared")
+    prepared = outputs_as_sources(made, out / "prepared")
     left_out = [(row.id, row.message) for row in made if not row.ok]
     for id_, why in left_out:
         say(f"left out: {id_}: {why}")
     if not prepared:
         raise SettingsError(f"none of the {len(sample)} sampled sources can be read")
     frames = open_store(out / "prepared")
-    png = {id_: _as_png(frames[id_]) for id_ in prepared} if "png" in options.codecs else {}
+    png = {id_: _estimate_png(frames[id_]) for id_ in prepared} if "png" in options.codecs else {}
     rows: list[dict[str, Any]] = []
     timed_rows: list[dict[str, Any]] = []
     failed, not_scored = list[ManifestRow](), dict[str, str]()
@@ -228,8 +228,8 @@ def measure(
         made = run_trial(settings, list(prepared.values()), root, workers, on_row=lambda _row: on_row())
         failed += [row for row in made if not row.ok]
         _say_of_trial(made, cell, not_scored, say)
-        rows += [_measured(cell, row) for row in made if row.ok]
-        timed_rows.append(_timed(cell, root, [row.id for row in made if row.ok], options))
+        rows += [_measure(cell, row) for row in made if row.ok]
+        timed_rows.append(_time_reading(cell, root, [row.id for row in made if row.ok], options))
     if not rows:
         why = "".join(f"; the first: {row.id}: {row.message}" for row in failed[:1])
         raise SettingsError(f"no setting could be tried on any video{why}")
@@ -269,7 +269,7 @@ def _say_of_trial(
     for row in made:
         if not row.ok:
             say(f"left out of {cell.name}: {row.id}: {row.message}")
-        elif (lacks := unscored(row)) and row.id not in not_scored:
+        elif (lacks := why_unscored(row)) and row.id not in not_scored:
             not_scored[row.id] = lacks
             say(f"not scored: {row.id}: {lacks}")
 
@@ -281,8 +281,8 @@ def check_out(out: Path, own: Collection[str]) -> None:
         out: The folder.
         own: Names of trial files, up to a "_".
     """
-    found = sorted(each.name for each in out.iterdir()) if out.is_dir() else []
-    others = [name for name in found if name[0] != "." and name.split("_")[0] not in own]
+    names = sorted(each.name for each in out.iterdir()) if out.is_dir() else []
+    others = [name for name in names if name[0] != "." and name.split("_")[0] not in own]
     if others:
         raise DestinationError(
             f"holds {printable(others[0])}, which is not of these trials; give a new folder", path=out
@@ -303,23 +303,23 @@ def prepare(
     return run_trial(settings, cuts, root, workers, on_row=lambda _row: on_row())
 
 
-def made_units(rows: Sequence[ManifestRow], root: Path) -> dict[str, Unit]:
+def outputs_as_sources(rows: Sequence[ManifestRow], root: Path) -> dict[str, Unit]:
     """Return the outputs of a trial as sources of the next one, by id."""
     units = {}
     for row in rows:
         if row.ok:
             path = root / row.file_name
-            units[row.id] = Unit(row.id, str(path), *SourceState.of(path.stat()))
+            units[row.id] = Unit(row.id, str(path), *SourceState.build(path.stat()))
     return units
 
 
-def _measured(cell: Cell, row: ManifestRow) -> dict[str, Any]:
+def _measure(cell: Cell, row: ManifestRow) -> dict[str, Any]:
     if row.psnr_y_db is None or row.psnr_yuv_db is None or row.psnr_y_p1_db is None or not row.num_frames:
         raise StoreError(f"{row.id}: its row in cell {cell.name} has no scores; remove the folder and sweep again")
     luma, planes, low = row.psnr_y_db, row.psnr_yuv_db, row.psnr_y_p1_db
     if cell.codec == "jpeg":
-        luma, planes = on_limited_scale(luma, planes)
-        low, _ = on_limited_scale(low, low)
+        luma, planes = scale_to_limited(luma, planes)
+        low, _ = scale_to_limited(low, low)
     has_xpsnr = cell.codec != "jpeg"  # of full-range samples it is about 0.7 dB less, and no factor corrects it
     return asdict(cell) | {
         "curve": cell.curve,
@@ -340,12 +340,12 @@ def _measured(cell: Cell, row: ManifestRow) -> dict[str, Any]:
     }
 
 
-def _timed(cell: Cell, root: Path, ids: list[str], options: SweepOptions) -> dict[str, Any]:
+def _time_reading(cell: Cell, root: Path, ids: list[str], options: SweepOptions) -> dict[str, Any]:
     frame, sequence = read_times(root, ids, options.sequence_length, options.stride)
     return {"cell": cell.name, "ms_per_frame": frame, "ms_per_sequence": sequence}
 
 
-def _as_png(video: StoredVideo) -> dict[str, float]:
+def _estimate_png(video: StoredVideo) -> dict[str, float]:
     """Return the estimated bytes of all frames of a video as PNG, from a few of them, and the median milliseconds to
     decode one by Pillow.
     """
@@ -370,7 +370,7 @@ def _as_png(video: StoredVideo) -> dict[str, float]:
     }
 
 
-def _need_pillow() -> None:
+def _check_pillow() -> None:
     try:
         import PIL  # noqa: F401
     except ImportError as error:

@@ -52,8 +52,8 @@ def size_at(curve: Curve, db: float) -> float | None:
     """Return the size in bytes at a PSNR, interpolated between neighbouring points, with its logarithm linear in dB. None
     outside.
     """
-    found = value_at([(math.log(size), point_db) for size, point_db in _finite(curve)], db)
-    return None if found is None else math.exp(found)
+    log_size = value_at([(math.log(size), point_db) for size, point_db in _finite(curve)], db)
+    return None if log_size is None else math.exp(log_size)
 
 
 def value_at(values: Sequence[tuple[float, float]], db: float) -> float | None:
@@ -66,7 +66,7 @@ def value_at(values: Sequence[tuple[float, float]], db: float) -> float | None:
     return None
 
 
-def on_limited_scale(luma_db: float, planes_db: float) -> tuple[float, float]:
+def scale_to_limited(luma_db: float, planes_db: float) -> tuple[float, float]:
     """Convert PSNR-Y and PSNR-YUV of full-range 4:2:0 planes to the values of limited range."""
     luma, planes = (10 ** (-db / 10) for db in (luma_db, planes_db))
     chroma = max(0.0, 6 * planes - 4 * luma)
@@ -106,9 +106,9 @@ def curves_of(
     by_cell: dict[str, dict[str, SweepRow]] = defaultdict(dict)
     for row in rows:
         by_cell[row["cell"]][row["id"]] = row
-    ids = sorted(set.intersection(*(set(found) for found in by_cell.values()))) if by_cell else []
+    ids = sorted(set.intersection(*(set(points) for points in by_cell.values()))) if by_cell else []
     times = {row["cell"]: row for row in timed}
-    cells = [_cell(name, [found[id_] for id_ in ids], times[name]) for name, found in by_cell.items()] if ids else []
+    cells = [_cell(name, [points[id_] for id_ in ids], times[name]) for name, points in by_cell.items()] if ids else []
     names = list(dict.fromkeys(cell["curve"] for cell in cells))
     png_bytes = sum(png[id_]["size_bytes"] for id_ in ids) if png else None
     frames = sum(by_cell[cells[0]["cell"]][id_]["num_frames"] for id_ in ids) if cells else 0
@@ -123,7 +123,7 @@ def curves_of(
         if png_bytes
         else None,
         "cells": cells,
-        "at_psnr": {"psnr_y_db": at_db, "curves": [_at(name, cells, at_db) for name in names]},
+        "at_psnr": {"psnr_y_db": at_db, "curves": [_figures_at(name, cells, at_db) for name in names]},
         "bd_rate": {
             "anchor": anchor,
             "curves": _deltas(rows, names, ids, "psnr_y_db"),
@@ -168,7 +168,7 @@ def _cell(name: str, rows: list[SweepRow], times: SweepRow) -> dict[str, Any]:
     )
 
 
-def _at(name: str, cells: Sequence[SweepRow], db: float) -> dict[str, Any]:
+def _figures_at(name: str, cells: Sequence[SweepRow], db: float) -> dict[str, Any]:
     """Return the figures of a curve at one PSNR, each None if the cells do not lie on both sides of it, and the range that
     the curve reaches.
     """
@@ -187,5 +187,5 @@ def _mean_delta(
     anchor: Mapping[str, list[tuple[float, float]]], test: Mapping[str, list[tuple[float, float]]], ids: Sequence[str]
 ) -> dict[str, Any]:
     """Return the mean delta over videos on which both curves have four points and a common range of PSNR."""
-    found = [delta for id_ in ids if (delta := bd_rate(anchor[id_], test[id_])) is not None]
-    return {"mean": statistics.mean(found) if found else None, "videos": len(found)}
+    deltas = [delta for id_ in ids if (delta := bd_rate(anchor[id_], test[id_])) is not None]
+    return {"mean": statistics.mean(deltas) if deltas else None, "videos": len(deltas)}

@@ -18,15 +18,15 @@ from vidprep.formats.errors import SettingsError, VidprepError
 from vidprep.formats.manifest.row import ManifestRow
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.source import Source
-from vidprep.transcode.choose.sweep import LOSSLESS, SweepOptions, made_units, prepare, read_times
+from vidprep.transcode.choose.sweep import LOSSLESS, SweepOptions, outputs_as_sources, prepare, read_times
 from vidprep.transcode.choose.sweep_tables import MAX_DB
-from vidprep.transcode.run.target import MISSES_ALLOWED, PROBE_SECONDS, excerpt, run_trial, shared_value
+from vidprep.transcode.run.target import MISSES_ALLOWED, PROBE_SECONDS, excerpt, run_trial, search_shared
 from vidprep.transcode.settings.options import Limits, Target
 from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit, choose
 from vidprep.transcode.unit.job import Job, JobResult
-from vidprep.transcode.unit.target_search import reached_by, unscored
+from vidprep.transcode.unit.target_search import score_of_target, why_unscored
 from vidprep.transcode.workers.child import Child
 from vidprep.transcode.workers.pool import Pool
 
@@ -159,7 +159,7 @@ def recommend(
     """
     sample = choose(units, options.videos)
     made = prepare(sample, work / "prepared", options, workers)
-    ready = tuple(excerpt(unit, PROBE_SECONDS) for unit in made_units(made, work / "prepared").values())
+    ready = tuple(excerpt(unit, PROBE_SECONDS) for unit in outputs_as_sources(made, work / "prepared").values())
     left_out = [f"{row.id}: {row.message}" for row in made if not row.ok]
     if not ready:
         raise SettingsError(f"none of the {len(sample)} sampled sources can be read: {'; '.join(left_out[:3])}")
@@ -179,16 +179,16 @@ def recommend(
             root = work / name.replace(" ", "_")
             try:
                 aimed = replace(settings, target=target)
-                value = shared_value(aimed, ready, root, workers=workers, say=lambda _text: None).value
-                rows = run_trial(settings.at(value), ready, root / f"{value}", workers)
-                not_scored |= {row.id: f"{row.id}: {lacks}" for row in rows if (lacks := unscored(row))}
+                value = search_shared(aimed, ready, root, workers=workers, say=lambda _text: None).value
+                rows = run_trial(settings.replace_quality(value), ready, root / f"{value}", workers)
+                not_scored |= {row.id: f"{row.id}: {lacks}" for row in rows if (lacks := why_unscored(row))}
                 choices.append(_choice(codec, gop, value, rows, root / f"{value}", reading, whole, target))
             except SettingsError as error:
                 left_out.append(f"{name}: {error.on_command_line}")
     if not choices:
         raise SettingsError(f"nothing reaches <{min(target.option)}>: {'; '.join(left_out)}", **target.option)
     choices.sort(key=lambda choice: choice.total_bytes)
-    best, reason = _recommended(choices, reading)
+    best, reason = _recommend(choices, reading)
     return Tuned(
         tuple(choices), best, reason, len(ready), len(units), tuple(left_out), tuple(not_scored.values()), target
     )
@@ -245,7 +245,7 @@ def _choice(
 
 def _check_reached(rows: Iterable[ManifestRow], target: Target, at: str) -> None:
     """Raise SettingsError if too few videos reach the target."""
-    scores = [score for row in rows if (score := reached_by(row, target)) is not None]
+    scores = [score for row in rows if (score := score_of_target(row, target)) is not None]
     reached = sum(score >= target.floor for score in scores)
     if not scores or reached < len(scores) * (1 - MISSES_ALLOWED):
         raise SettingsError(f"only {reached} of {len(scores)} videos reach {target.flag} {target.floor:g} at {at}")
@@ -253,11 +253,11 @@ def _check_reached(rows: Iterable[ManifestRow], target: Target, at: str) -> None
 
 def _mean(scores: Iterable[float | None]) -> float | None:
     """Return the mean of scores; None if there are none."""
-    found = [score for score in scores if score is not None]
-    return statistics.mean(found) if found else None
+    known = [score for score in scores if score is not None]
+    return statistics.mean(known) if known else None
 
 
-def _recommended(choices: Sequence[Choice], reading: Reading) -> tuple[Choice, str]:
+def _recommend(choices: Sequence[Choice], reading: Reading) -> tuple[Choice, str]:
     smallest = min(choices, key=lambda choice: (choice.total_bytes, choice.ms_per_sequence))
     quickest = min(choices, key=lambda choice: (choice.ms_per_sequence, choice.total_bytes))
     if reading.storage:
@@ -267,15 +267,17 @@ def _recommended(choices: Sequence[Choice], reading: Reading) -> tuple[Choice, s
         best = min(choices, key=lambda choice: (choice.total_bytes * choice.ms_per_sequence, choice.total_bytes))
         reason = "the smallest product of size and time"
     if best != smallest:
-        reason += f"; {best.total_bytes / smallest.total_bytes:.1f} times the size of the smallest ({_named(smallest)})"
+        reason += (
+            f"; {best.total_bytes / smallest.total_bytes:.1f} times the size of the smallest ({_describe(smallest)})"
+        )
         reason += f" at {best.ms_per_sequence / smallest.ms_per_sequence:.2f} of its time"
     if best != quickest:
-        reason += f"; {best.ms_per_sequence / quickest.ms_per_sequence:.1f} times the time of the quickest ({_named(quickest)})"
+        reason += f"; {best.ms_per_sequence / quickest.ms_per_sequence:.1f} times the time of the quickest ({_describe(quickest)})"
         reason += f" at {best.total_bytes / quickest.total_bytes:.2f} of its size"
     return best, reason
 
 
-def _named(choice: Choice) -> str:
+def _describe(choice: Choice) -> str:
     return choice.codec if choice.gop is None else f"{choice.codec} GOP {choice.gop}"
 
 

@@ -20,9 +20,9 @@ from click.core import ParameterSource
 
 from vidprep.formats.errors import STOPPED_CODE, SettingsError, VidprepError, printable
 from vidprep.formats.option import Declared
-from vidprep.formats.storage.base import is_url, without_password
+from vidprep.formats.storage.base import hide_password, is_url
 from vidprep.formats.storage.local import is_disk_full
-from vidprep.transcode.settings.parse import as_place, given
+from vidprep.transcode.settings.parse import check_path, parse_place
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -121,11 +121,11 @@ class LocalPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            path = given(str(value)).removeprefix("file://")
+            path = check_path(str(value)).removeprefix("file://")
         except SettingsError as error:
             self.fail(f"{error}.", param, ctx)
         if is_url(path):
-            self.fail(f"{without_password(path)} is a URL; give a path on this machine.", param, ctx)
+            self.fail(f"{hide_password(path)} is a URL; give a path on this machine.", param, ctx)
         return super().convert(path, param, ctx)
 
 
@@ -134,7 +134,7 @@ class FolderOrUrl(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:
         try:
-            return as_place(value)
+            return parse_place(value)
         except SettingsError as error:
             self.fail(f"{error}.", param, ctx)
 
@@ -279,7 +279,7 @@ class Command(click.Command):
         """Return the help on one screen: examples, and the first sentence of the options that are needed on the first day."""
         lines, path = inspect.cleandoc(self.help or "").splitlines(), ctx.command_path
         records = [record for each in self.groups(ctx)[MOST_USED] if (record := each.get_help_record(ctx)) is not None]
-        records = [_with_choices(flag, re.split(r"[.;]\s|\.$|\s+\[default", text)[0]) for flag, text in records]
+        records = [_move_choices(flag, re.split(r"[.;]\s|\.$|\s+\[default", text)[0]) for flag, text in records]
         room = BRIEF_WIDTH - 4 - max(len(flag) for flag, _ in records)
         shown = click.HelpFormatter(width=BRIEF_WIDTH)
         shown.write_usage(path, " ".join(self.collect_usage_pieces(ctx)))
@@ -296,16 +296,16 @@ class Command(click.Command):
 
     def groups(self, ctx: click.Context) -> dict[str, list[click.Option]]:
         """Return the options by heading, in the order of `--help`: first what is needed on the first day, last what rarely is."""
-        found: dict[str, list[click.Option]] = {MOST_USED: []} if self._first else {}
+        groups: dict[str, list[click.Option]] = {MOST_USED: []} if self._first else {}
         for each in self.get_params(ctx):
             if isinstance(each, click.Option):
                 heading = RARELY_NEEDED if each.name in _RARELY_NEEDED else getattr(each, "heading", "") or "Options"
                 heading = MOST_USED if each.name in self._first else heading
-                found.setdefault(heading, []).append(each)
+                groups.setdefault(heading, []).append(each)
         order = {name: place for place, name in enumerate(self._first)}
-        found.get(MOST_USED, []).sort(key=lambda each: order[str(each.name)])
+        groups.get(MOST_USED, []).sort(key=lambda each: order[str(each.name)])
         last = ("Options", RARELY_NEEDED)
-        return dict(sorted(found.items(), key=lambda group: last.index(group[0]) + 1 if group[0] in last else 0))
+        return dict(sorted(groups.items(), key=lambda group: last.index(group[0]) + 1 if group[0] in last else 0))
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -320,9 +320,9 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Print options under their headings."""
-        for heading, found in self.groups(ctx).items():
+        for heading, flags in self.groups(ctx).items():
             with formatter.section(heading):
-                formatter.write_dl([record for each in found if (record := each.get_help_record(ctx)) is not None])
+                formatter.write_dl([record for each in flags if (record := each.get_help_record(ctx)) is not None])
 
     def invoke(self, ctx: click.Context) -> Any:
         # Flags that were not given are omitted: the function has the defaults.
@@ -339,7 +339,7 @@ class Command(click.Command):
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise
-            _print_error(OSError(_told(error)))
+            _print_error(OSError(_describe_os_error(error)))
             ctx.exit(STOPPED_CODE if is_disk_full(error) else USAGE_ERROR)
         except MemoryError:
             click.echo("vidprep: ran out of memory; use fewer --jobs, or check the input", err=True)
@@ -361,13 +361,13 @@ def _cut(text: str, room: int) -> str:
     return text if len(text) <= room else clause[0] if clause else f"{text[: room - 1].rpartition(' ')[0]}…"
 
 
-def _with_choices(flag: str, text: str) -> tuple[str, str]:
+def _move_choices(flag: str, text: str) -> tuple[str, str]:
     """Return an option and its text, with choices that take much room behind the text."""
     name, _, choices = flag.partition(" [")
     return (f"{name} KIND", f"{text}: {choices[:-1]}") if choices and len(flag) > FLAG_WIDTH else (flag, text)
 
 
-def _told(error: OSError) -> str:
+def _describe_os_error(error: OSError) -> str:
     what = str(error) if error.filename is None else f"{os.fsdecode(error.filename)}: {error.strerror}"
     return f"{what}; make room and run the same command again" if is_disk_full(error) else what
 
@@ -397,7 +397,7 @@ def command_of(
     bar. Its help is the docstring of the decorated function, which receives the values that were given as keywords.
 
     Args:
-        function: The public function, decorated by `typed`.
+        function: The public function, decorated by `check_types`.
         arguments: click's decorators for the arguments.
         flags: click's decorators for flags that the public function lacks.
         first: Keywords of the options that -h shows; none: all.

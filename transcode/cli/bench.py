@@ -11,14 +11,14 @@ from typing import Annotated, Any
 
 import click
 
-from vidprep.formats.errors import DestinationError, MissingError, SettingsError, in_bytes, printable
+from vidprep.formats.errors import DestinationError, MissingError, SettingsError, format_bytes, printable
 from vidprep.formats.option import Option
 from vidprep.formats.storage.local import check_writable
 from vidprep.transcode.choose.bench.places import PATTERNS
 from vidprep.transcode.cli._command import BriefCommand, FolderOrUrl, LocalPath, command_of
 from vidprep.transcode.cli.check import missing_for_pages
 from vidprep.transcode.cli.choose import BATCH_SIZE, ignore
-from vidprep.transcode.settings.parse import typed
+from vidprep.transcode.settings.parse import check_types
 
 # Title, width, and priority: in a narrow terminal, columns with the highest number are dropped first.
 COLUMNS = (
@@ -45,7 +45,7 @@ def _columns() -> list[tuple[str, int]]:
     return [(title, width) for title, width, _ in shown]
 
 
-def _in_columns(values: dict[str, str]) -> str:
+def _format_columns(values: dict[str, str]) -> str:
     cells = []
     for title, width in _columns():
         text = values[title]
@@ -56,7 +56,7 @@ def _in_columns(values: dict[str, str]) -> str:
     return "".join(cells).rstrip()
 
 
-@typed()
+@check_types()
 def bench(
     stores: str | Path | Sequence[str | Path],
     *,
@@ -103,7 +103,7 @@ def bench(
 
     from vidprep.transcode.choose.bench.bench import BenchOptions, add_speed_ups, survey
     from vidprep.transcode.choose.bench.train import machine, results
-    from vidprep.transcode.settings.parse import as_place
+    from vidprep.transcode.settings.parse import parse_place
 
     if batch_size != BATCH_SIZE and step_ms is None and not advise:
         raise SettingsError("<batch_size> needs <step_ms>", batch_size=batch_size, step_ms=50)
@@ -112,20 +112,20 @@ def bench(
     given = [stores] if isinstance(stores, str | Path) else stores
     on_row, on_note, on_step = on_row or ignore, on_note or ignore, on_step or ignore
     on_step("opening")
-    found = survey([as_place(path) for path in given], options)
-    for note in found.notes:
+    surveyed = survey([parse_place(path) for path in given], options)
+    for note in surveyed.notes:
         on_note(note)
     collected: dict[str, Any] = {
         "format": "vidprep bench 1",
         "created": f"{datetime.now():%Y-%m-%d %H:%M}",
         "machine": machine(),
-        "notes": list(found.notes),
-        "stores": [str(place.path) for place in found.places],
+        "notes": list(surveyed.notes),
+        "stores": [str(place.path) for place in surveyed.places],
         "cell": [],
         "training": [],
         "advice": [],
     }
-    for kind, row in results(found.places, options, step_ms, batch_size, advise, on_step):
+    for kind, row in results(surveyed.places, options, step_ms, batch_size, advise, on_step):
         collected[kind].append(row)
         add_speed_ups(collected["cell"])
         on_row(kind, row)
@@ -189,7 +189,7 @@ def bench_command(stores: tuple[Path, ...], out: Path | None = None, as_json: bo
             nonlocal steps
             steps += 1
             if steps == 2 and not as_json:
-                write(_in_columns({title: title for title, *_ in COLUMNS}))
+                write(_format_columns({title: title for title, *_ in COLUMNS}))
             bar.set_description_str(printable(text))
 
         results = bench(stores, **given, on_row=show, on_note=note, on_step=step)
@@ -224,10 +224,10 @@ def _ms(value: float) -> str:
 def _cell_line(row: dict[str, Any]) -> str:
     """Return a line of the table under the titles of COLUMNS."""
     if row["refused"]:
-        return f"{_shown(row)}: {row['loader']}: refused: {printable(row['refused'])}"
-    return _in_columns(
+        return f"{_format_row(row)}: {row['loader']}: refused: {printable(row['refused'])}"
+    return _format_columns(
         {
-            "store": _shown(row),
+            "store": _format_row(row),
             "loader": row["loader"],
             "access": row["access"],
             "cache": row["cache"],
@@ -236,20 +236,20 @@ def _cell_line(row: dict[str, Any]) -> str:
             "ms": _ms(row["ms_median"]),
             "p25–p75": f"{_ms(row['ms_p25'])}–{_ms(row['ms_p75'])}",
             "CPU s/1000": f"{row['cpu_seconds_per_1000_frames']:.2f}",
-            "memory": in_bytes(row["peak_memory_bytes"]),
+            "memory": format_bytes(row["peak_memory_bytes"]),
             "× raw": f"{row['speed_up']:.1f}" if row["speed_up"] else "",
         }
     )
 
 
-def _shown(row: dict[str, Any]) -> str:
+def _format_row(row: dict[str, Any]) -> str:
     from vidprep.transcode.pages.bench_section import place_name
 
     return printable(place_name(row))
 
 
 def _training_line(row: dict[str, Any]) -> str:
-    begin = f"training: {_shown(row)}: {row['loader']}, {row['workers']} workers, batches of {row['batch_size']}: "
+    begin = f"training: {_format_row(row)}: {row['loader']}, {row['workers']} workers, batches of {row['batch_size']}: "
     if row["failed"]:
         return f"{begin}failed: {printable(row['failed'])}"
     return (
@@ -260,10 +260,10 @@ def _training_line(row: dict[str, Any]) -> str:
 
 def _advice_line(row: dict[str, Any]) -> str:
     if row["failed"]:
-        return f"advice: {_shown(row)}: failed: {printable(row['failed'])}"
+        return f"advice: {_format_row(row)}: failed: {printable(row['failed'])}"
     best = row["advised"]
     return (
-        f"advice: {_shown(row)}: {best['workers']} workers, batches of {best['batch_size']}: "
+        f"advice: {_format_row(row)}: {best['workers']} workers, batches of {best['batch_size']}: "
         f"{best['sequences_per_second']:.0f} sequences a second"
     )
 

@@ -25,7 +25,7 @@ from vidprep.formats.storage.untrusted import ArrowStream
 from vidprep.transcode.cli._command import Command, FolderOrUrl, LocalPath, Viewer, command_of
 from vidprep.transcode.destination.run_file import made_by_run
 from vidprep.transcode.settings.keyword_types import ValidateKeywords
-from vidprep.transcode.settings.parse import typed
+from vidprep.transcode.settings.parse import check_types
 from vidprep.transcode.settings.run import SCORING, SourceOptions
 from vidprep.transcode.sources.outputs import STATE_DIR
 
@@ -56,9 +56,9 @@ def show_command(destination: Path | str, id_: str | None = None, failed: bool =
     vidprep show ready/ --warnings     every warning, with its code
     vidprep show ready/ sub/clip       all columns of one video
     """
-    from vidprep.transcode.sources.scratch import as_folder
+    from vidprep.transcode.sources.scratch import local_folder
 
-    with as_folder(destination) as folder:
+    with local_folder(destination) as folder:
         if not manifest_paths(folder):
             if made_by_run(folder):
                 raise SettingsError(f"{destination}: has no manifest yet; its first run is in progress, or was stopped")
@@ -115,7 +115,7 @@ def _show_one(row: ManifestRow) -> None:
             for name, label in value.items():
                 click.echo(printable(f"label {name}: {label}"))
         elif value not in (None, [], {}):
-            click.echo(f"{each.name}: {_shortened(value)}")
+            click.echo(f"{each.name}: {_shorten(value)}")
     for line in _warnings(row):
         click.echo(line)
 
@@ -143,12 +143,12 @@ def _line(row: ManifestRow) -> str:
     )
 
 
-def _shortened(value: object) -> str:
+def _shorten(value: object) -> str:
     text = printable(str(value))
     return text if len(text) <= PIPED_WIDTH else f"{text[:PIPED_WIDTH]}… ({len(text):,} characters)"
 
 
-@typed(*options_of(SourceOptions), *SCORING)
+@check_types(*options_of(SourceOptions), *SCORING)
 def validate(
     destination: str | Path,
     *,
@@ -213,12 +213,12 @@ def validate(
     from vidprep.transcode.check.validate import ValidateOptions, check_destination
     from vidprep.transcode.destination.run_file import made_by_run, settings_of
     from vidprep.transcode.run.progress import bar
-    from vidprep.transcode.settings.parse import as_place
+    from vidprep.transcode.settings.parse import parse_place
     from vidprep.transcode.settings.run import build_gate, build_options
-    from vidprep.transcode.sources.scratch import as_folder
+    from vidprep.transcode.sources.scratch import local_folder
     from vidprep.transcode.workers.local import default_jobs
 
-    place, given = as_place(destination), _GivenSources()
+    place, given = parse_place(destination), _GivenSources()
     choice = build_options(SourceOptions, which)
     is_of_others = source is None and isinstance(place, Path) and _is_of_others(place)
     if is_of_others and (seek_check or ffmpeg is not None or set(which) & {"score", "vmaf_model"}):
@@ -228,14 +228,14 @@ def validate(
     if source is None:
         _refuse_of_sources(which)
     if is_of_others and isinstance(place, Path):
-        return _audited(place, sample, jobs or default_jobs(), out, progress=progress, on_fault=on_fault)
+        return _audit(place, sample, jobs or default_jobs(), out, progress=progress, on_fault=on_fault)
     gate = build_gate(which)
     options = ValidateOptions(sample, cross_check, gate.score, gate.vmaf_model, seek_check or 0, ffmpeg)
-    with as_folder(place) as folder, bar(is_shown=progress) as shown:
+    with local_folder(place) as folder, bar(is_shown=progress) as shown:
         if isinstance(source, str | Path) and made_by_run(Path(source)) and not made_by_run(folder):
             raise StoreError(f"was not made by vidprep, and {source} was; did you swap SRC and DST?", path=str(place))
         if source is not None:
-            given = _given_sources(source, place, settings_of(folder, str(place)), choice)
+            given = _find_given_sources(source, place, settings_of(folder, str(place)), choice)
         report = check_destination(
             folder,
             given.units,
@@ -281,26 +281,26 @@ class _GivenSources(NamedTuple):
     reads_all: bool = True
 
 
-def _given_sources(
+def _find_given_sources(
     source: str | Path | ArrowStream, place: Path | str, settings: RunSettings, choice: SourceOptions
 ) -> _GivenSources:
     from vidprep.transcode.run.plan import unit_of_problem
-    from vidprep.transcode.settings.parse import as_source
+    from vidprep.transcode.settings.parse import parse_source
     from vidprep.transcode.sources.listing import find_sources
 
-    found = find_sources(
-        as_source(source),
+    listing = find_sources(
+        parse_source(source),
         place,
         choice,
         extension=settings.output.extension,
         takes_pictures=settings.retime.source_rate is not None,
     )
-    asked = (*found.units, *map(unit_of_problem, found.problems, found.problem_units))
-    are_all = found.why_partial is None
+    listed = (*listing.units, *map(unit_of_problem, listing.problems, listing.problem_units))
+    are_all = listing.why_partial is None
     is_whole_folder = isinstance(source, str | Path) and Path(source).is_dir()
     is_whole_folder &= not any((choice.include, choice.exclude, choice.limit))
-    reads_all = are_all or (is_whole_folder and bool(found.problems))
-    return _GivenSources({unit.id: unit for unit in asked}, are_all, reads_all)
+    reads_all = are_all or (is_whole_folder and bool(listing.problems))
+    return _GivenSources({unit.id: unit for unit in listed}, are_all, reads_all)
 
 
 def _is_of_others(place: Path) -> bool:
@@ -308,7 +308,7 @@ def _is_of_others(place: Path) -> bool:
     return place.exists() and not (place / STATE_DIR).exists() and not (place.is_dir() and manifest_paths(place))
 
 
-def _audited(
+def _audit(
     place: Path,
     sample: int | None,
     jobs: int,
@@ -407,7 +407,7 @@ def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, as_json
     sys.exit(1 if report.faults else 0)
 
 
-@typed()
+@check_types()
 def index(
     folder: str | Path,
     *,
@@ -472,7 +472,7 @@ def missing_for_pages() -> str | None:
     return None
 
 
-@typed()
+@check_types()
 def report(
     destinations: str | Path | Sequence[str | Path],
     *,
@@ -503,8 +503,8 @@ def report(
     from datetime import datetime
 
     from vidprep.transcode.run.progress import bar
-    from vidprep.transcode.settings.parse import as_place
-    from vidprep.transcode.sources.scratch import as_folder
+    from vidprep.transcode.settings.parse import parse_place
+    from vidprep.transcode.sources.scratch import local_folder
     from vidprep.transcode.workers.local import default_jobs
 
     if (missing := missing_for_pages()) is not None:
@@ -513,7 +513,7 @@ def report(
         from vidprep.transcode.pages.report import write_report
     except ModuleNotFoundError as error:
         raise MissingError(f"a report needs {error.name}: pip install 'vidprep[report]'") from error
-    places = [as_place(each) for each in ([destinations] if isinstance(destinations, str | Path) else destinations)]
+    places = [parse_place(each) for each in ([destinations] if isinstance(destinations, str | Path) else destinations)]
     if not places:
         raise SettingsError("give one destination or more")
     folder = places[0] if out is None else Path(out)
@@ -521,7 +521,7 @@ def report(
         raise SettingsError(f"{folder}: nothing is written behind a URL; give <out>", out="FOLDER")
     check_writable(folder, "give --out another folder")
     with ExitStack() as copies, bar(is_shown=progress) as shown:
-        paths = [copies.enter_context(as_folder(place)) for place in places]
+        paths = [copies.enter_context(local_folder(place)) for place in places]
         return write_report(
             paths,
             folder,
@@ -564,7 +564,7 @@ def monitor_command(paths: tuple[Path, ...], once: bool = False) -> None:
     show(paths, Console(), once=once)
 
 
-@typed()
+@check_types()
 def doctor(
     *,
     ffmpeg: Annotated[

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import click
 
-from vidprep.formats.errors import MissingError, SettingsError, count_of, in_bytes, printable
+from vidprep.formats.errors import MissingError, SettingsError, count_of, format_bytes, printable
 from vidprep.formats.option import Option, options_of
 from vidprep.formats.profiles import CODECS
 from vidprep.transcode.cli._command import LocalPath, command_of
 from vidprep.transcode.cli.check import missing_for_pages, report
 from vidprep.transcode.settings.keyword_types import TrialKeywords
 from vidprep.transcode.settings.options import Retime, Target
-from vidprep.transcode.settings.parse import parse_by_codec, parse_names, parse_numbers, typed
+from vidprep.transcode.settings.parse import check_types, parse_by_codec, parse_names, parse_numbers
 from vidprep.transcode.settings.run import HDR, SAMPLE, SCORING, SourceOptions, build_gate, build_options, build_scale
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _presets_of_codecs(written: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {codec: parse_names(values) for codec, values in parse_by_codec(written).items()}
 
 
-@typed(*_SAMPLE_OPTIONS, *SCORING)
+@check_types(*_SAMPLE_OPTIONS, *SCORING)
 def sweep(
     source: str | Path,
     out: str | Path,
@@ -207,14 +207,14 @@ def sweep_command(source: Path, out: Path, quiet: bool = False, **given: Any) ->
 
 def _print_table(summary: dict[str, Any]) -> None:
     """Print sizes at equal PSNR."""
-    from vidprep.transcode.pages.sweep_section import at_rows
+    from vidprep.transcode.pages.sweep_section import common_rows
 
     frames = len(summary["compared_videos"]), summary["num_frames"]
     click.echo(
         f"at {summary['at_psnr']['psnr_y_db']:g} dB PSNR-Y, {count_of(frames[0], 'video')}, {count_of(frames[1], 'frame')}:",
         err=True,
     )
-    rows = at_rows(summary)
+    rows = common_rows(summary)
     for row in rows:
         row["bytes_per_frame"] = row["size_bytes"] / summary["num_frames"] if row["size_bytes"] else None
     shown = [column for column in COLUMNS if any(row.get(column[0]) is not None for row in rows)]
@@ -232,7 +232,7 @@ def _print_table(summary: dict[str, Any]) -> None:
         )
 
 
-@typed(*_SAMPLE_OPTIONS, *SCORING)
+@check_types(*_SAMPLE_OPTIONS, *SCORING)
 def tune(
     source: str | Path,
     *,
@@ -378,9 +378,9 @@ def _print_choices(tuned: Tuned) -> None:
     click.echo(f"{'':16}{'CRF/q':>6}{titles}{'bytes/frame':>13}{'all':>10}{'ms/sequence':>13}{'CPU time':>11}")
     for choice in tuned.pareto:
         name = choice.codec if choice.gop is None else f"{choice.codec} GOP {choice.gop}"
-        found = [getattr(choice, name) for name in taken]
-        row = f"{choice.value:6}" + "".join(f"{'-':>8}" if score is None else f"{score:8.2f}" for score in found)
-        row += f"{choice.bytes_per_frame:13,.0f}{in_bytes(choice.total_bytes):>10}"
+        values = [getattr(choice, name) for name in taken]
+        row = f"{choice.value:6}" + "".join(f"{'-':>8}" if score is None else f"{score:8.2f}" for score in values)
+        row += f"{choice.bytes_per_frame:13,.0f}{format_bytes(choice.total_bytes):>10}"
         click.echo(f"{name:16}{row}{choice.ms_per_sequence:13.2f}{_duration(choice.encode_hours * 3600):>11}")
     beaten = len(tuned.choices) - len(tuned.pareto)
     sampled = f"{tuned.sampled} of {count_of(tuned.num_videos, 'video')}"

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, Unpack
 
 import click
 
-from vidprep.formats.errors import DiskFullError, SettingsError, StoppedError, count_of, for_json, in_bytes, printable
+from vidprep.formats.errors import (
+    DiskFullError,
+    SettingsError,
+    StoppedError,
+    count_of,
+    for_json,
+    format_bytes,
+    printable,
+)
 from vidprep.formats.manifest.table import read_rows
 from vidprep.formats.storage.base import is_url
 from vidprep.formats.storage.untrusted import ArrowStream
@@ -26,7 +34,7 @@ from vidprep.transcode.destination.run_file import disk_of, free_bytes
 from vidprep.transcode.run.plan import Plan
 from vidprep.transcode.settings.keyword_types import BurstKeywords, TranscodeKeywords
 from vidprep.transcode.settings.output import FrameOutput, Output, VideoOutput
-from vidprep.transcode.settings.parse import typed
+from vidprep.transcode.settings.parse import check_types
 from vidprep.transcode.settings.run import (
     RunOptions,
     RunSettings,
@@ -58,7 +66,9 @@ def print_dry_run(
             click.echo(json.dumps(line, ensure_ascii=False, default=str))
         return
     for job in todo.jobs:
-        said = ", ".join(f"{name}={value}" for name, value in labels.of(job.unit.id).items() if value is not None)
+        said = ", ".join(
+            f"{name}={value}" for name, value in labels.values_of(job.unit.id).items() if value is not None
+        )
         click.echo(printable(f"{job.unit.path} -> {job.file_name}{f'  [{said}]' if said else ''}"))
     for id_, why in todo.kept.items():
         click.echo(f"kept: {printable(id_)}: {printable(why)}", err=True)
@@ -77,11 +87,11 @@ def print_dry_run(
     for note in (*(f"note: {each}" for each in sources.notes), *_counts(labels)):
         click.echo(printable(note), err=True)
     total = sum(job.unit.share_bytes for job in todo.jobs)
-    outputs = _expected(estimate(place, total, jobs), jobs) if todo.jobs else ""
+    outputs = _format_estimate(estimate(place, total, jobs), jobs) if todo.jobs else ""
     click.echo(
         f"{len(todo.jobs)} to do, {todo.done} done, {todo.skipped} failed before and skipped, {len(todo.rejected)} cannot be "
-        f"started, {len(sources.ignored)} ignored. Sources to do: {in_bytes(total)}{outputs}; "
-        f"free in {printable(disk_of(place.storage))}: {in_bytes(free_bytes(place.storage))}.",
+        f"started, {len(sources.ignored)} ignored. Sources to do: {format_bytes(total)}{outputs}; "
+        f"free in {printable(disk_of(place.storage))}: {format_bytes(free_bytes(place.storage))}.",
         err=True,
     )
 
@@ -98,14 +108,14 @@ def _print_ignored(sources: SourceList) -> None:
         click.echo(f"ignored: {printable(folder)}: {count_of(count, 'time')} {reason}", err=True)
 
 
-def _expected(costs: dict[str, float | None] | None, jobs: int | None) -> str:
+def _format_estimate(costs: dict[str, float | None] | None, jobs: int | None) -> str:
     """Return what the outputs may cost, by `estimate`."""
     if costs is None:
         return "; outputs: usually no larger, and no estimate of the time, as nothing was made here yet"
     made, count, time = costs["output_bytes"] or 0.0, int(costs["num_videos"] or 0), ""
     if (seconds := costs["seconds"]) is not None:
         time = f" in {seconds // 60:.0f} min {seconds % 60:.0f} s with {count_of(jobs or 1, 'video')} at a time"
-    return f"; outputs: about {in_bytes(made)}{time}, judging by {count_of(count, 'video')} made here"
+    return f"; outputs: about {format_bytes(made)}{time}, judging by {count_of(count, 'video')} made here"
 
 
 class _Cost(NamedTuple):
@@ -148,13 +158,13 @@ def _counts(labels: Labels) -> Iterator[str]:
     }
     classes, splits = of.get(CLASS_LABEL, []), of.get(SPLIT_LABEL, [])
     if classes:
-        yield f"label: {_counted(classes)}"
+        yield f"label: {_format_counts(classes)}"
     for split in sorted(set(splits)):
         inside = [one for one, other in zip(classes, splits, strict=True) if other == split] if classes else []
-        yield f"split {split}: {splits.count(split)}{f' ({_counted(inside)})' if inside else ''}"
+        yield f"split {split}: {splits.count(split)}{f' ({_format_counts(inside)})' if inside else ''}"
 
 
-def _counted(values: list[str]) -> str:
+def _format_counts(values: list[str]) -> str:
     counts = Counter(values)
     more = f", and {len(counts) - SHOWN} more" if len(counts) > SHOWN else ""
     return ", ".join(f"{value} {count}" for value, count in counts.most_common(SHOWN)) + more
@@ -170,7 +180,7 @@ def _lines(
             "id": job.unit.id,
             "source": job.unit.path,
             "file_name": job.file_name,
-            "labels": for_json(labels.of(job.unit.id)),
+            "labels": for_json(labels.values_of(job.unit.id)),
         }
     for row in todo.rejected:
         yield {"what": "cannot be started", "id": row.id, "source": row.source, "message": row.message}
@@ -190,14 +200,14 @@ def _lines(
         "gone": len(set(todo.gone) - set(todo.removed)),
     }
     source_bytes = sum(job.unit.share_bytes for job in todo.jobs)
-    found = estimate(place, source_bytes, jobs)
-    about = {
+    costs = estimate(place, source_bytes, jobs)
+    content = {
         "ignored": len(sources.ignored),
         "source_bytes": source_bytes,
         "free_bytes": free_bytes(place.storage),
-        "estimate": found,
+        "estimate": costs,
     }
-    yield {"summary": counts | about}
+    yield {"summary": counts | content}
 
 
 P = ParamSpec("P")
@@ -235,14 +245,14 @@ Raises:
 """
 
 
-def _with_arguments(function: Callable[P, R]) -> Callable[P, R]:
+def _document_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """Add the arguments, results and errors to a function's docstring."""
     function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n{ARGUMENTS}"
     return function
 
 
-@typed(*options_of_command("transcode"))
-@_with_arguments
+@check_types(*options_of_command("transcode"))
+@_document_arguments
 def transcode(
     source: str | Path | ArrowStream,
     destination: str | Path,
@@ -289,8 +299,8 @@ def transcode_command(source: Path | str, destination: Path | str, **given: Any)
     _run_command(source, destination, given, VideoOutput)
 
 
-@typed(*options_of_command("burst"))
-@_with_arguments
+@check_types(*options_of_command("burst"))
+@_document_arguments
 def burst(
     source: str | Path | ArrowStream,
     destination: str | Path,
@@ -350,7 +360,7 @@ def _run(
             raise SettingsError(f"settings.output is a {type(settings.output).__name__}; give a {kind.__name__}")
     reporter = Progress(is_shown=progress, on_row=on_row)
     request = request_of(source, destination, keywords, reporter, kind, settings)
-    summary = _executed(request)
+    summary = _execute_request(request)
     if summary.interrupted_by == signal.SIGINT:
         raise KeyboardInterrupt
     if summary.disk_full:
@@ -376,7 +386,7 @@ def _run_command(source: Path | str, destination: Path | str, given: dict[str, A
         jobs = (request.options.jobs or default_jobs()) if request.options.backend == "local" else None
         print_dry_run(request.place, *preview(request), jobs, as_json=as_json)
         return
-    summary = _executed(request)
+    summary = _execute_request(request)
     if as_json:
         printer.print(summary.as_json())
     if printer.fault is not None and printer.fault.errno != errno.EPIPE:
@@ -419,7 +429,7 @@ def request_of(
             raise SettingsError(
                 "<images_to_video> writes videos for one run; leave out --dry-run and --partition", images_to_video=True
             )
-        source = _with_videos(source, destination, settings)
+        source = _convert_pictures(source, destination, settings)
     request = make_request(source, destination, settings, choice, options, reporter)
     if (dataset := _robot_dataset(request)) is not None:
         from vidprep.transcode.export.robot import check_robot_output
@@ -433,10 +443,10 @@ def request_of(
     return request
 
 
-def _with_videos(source: object, destination: str | Path, settings: RunSettings) -> Path:
+def _convert_pictures(source: object, destination: str | Path, settings: RunSettings) -> Path:
     """Return a LeRobot dataset whose columns of pictures are videos. Raises SettingsError."""
     from vidprep.transcode.export.robot import check_robot_output, is_robot_output
-    from vidprep.transcode.export.robot_pictures import pictures_folder, with_pictures_as_videos
+    from vidprep.transcode.export.robot_pictures import convert_pictures, pictures_folder
     from vidprep.transcode.sources.robot import is_robot_dataset
 
     place = Path(source) if isinstance(source, str | Path) else None
@@ -446,7 +456,7 @@ def _with_videos(source: object, destination: str | Path, settings: RunSettings)
             images_to_video=True,
         )
     check_robot_output(place, Path(destination), settings)
-    return with_pictures_as_videos(place, pictures_folder(Path(destination).absolute()))
+    return convert_pictures(place, pictures_folder(Path(destination).absolute()))
 
 
 def _robot_dataset(request: RunRequest) -> Path | None:
@@ -461,7 +471,7 @@ def _robot_dataset(request: RunRequest) -> Path | None:
     return source if is_robot_output(request.settings) else None
 
 
-def _executed(request: RunRequest) -> Summary:
+def _execute_request(request: RunRequest) -> Summary:
     """Do a run. Where a LeRobot dataset becomes one again, write the rows beside the videos."""
     from vidprep.transcode.run.session import execute
     from vidprep.transcode.workers.local import default_jobs

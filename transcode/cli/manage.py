@@ -19,7 +19,7 @@ from vidprep.formats.storage.untrusted import ArrowStream
 from vidprep.formats.stores.registry import STORES_OF_FRAMES, VIDEO_STORES
 from vidprep.transcode.cli._command import FolderOrUrl, LocalPath, command_of
 from vidprep.transcode.export.targets import TARGETS
-from vidprep.transcode.settings.parse import parse_bytes, parse_names, typed
+from vidprep.transcode.settings.parse import check_types, parse_bytes, parse_names
 from vidprep.transcode.settings.run import BAD_ROWS
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Packed:
     labels_unseen: int = 0
 
 
-@typed()
+@check_types()
 def label(
     destination: str | Path,
     table: str | Path | ArrowStream | None = None,
@@ -77,15 +77,15 @@ def label(
     from vidprep.transcode.destination.destination import PLAN_NAME
     from vidprep.transcode.destination.opening import open_finished
     from vidprep.transcode.destination.relabelling import relabel
-    from vidprep.transcode.settings.parse import as_place
+    from vidprep.transcode.settings.parse import parse_place
 
     if isinstance(table, Path) and table.is_dir():
         raise SettingsError(f"{table}: is a folder and no table; give DST first, then the table")
     removed = tuple(filter(None, remove))
     if table is None and not removed:
         raise SettingsError("give a table of labels with a column `id` or `path`, or <remove>", remove="NAME")
-    place = open_finished(as_place(destination))
-    if place.shared_file(PLAN_NAME) is not None:
+    place = open_finished(parse_place(destination))
+    if place.fetch_shared(PLAN_NAME) is not None:
         raise SettingsError(f"{destination}: an array run is in progress or was not merged; run `vidprep merge` first")
     with nullcontext() if dry_run else place.lock():
         if not dry_run:
@@ -132,7 +132,7 @@ def label_command(destination: Path | str, table: Path | None = None, dry_run: b
     click.echo(f"vidprep: {'; '.join(parts)}", err=True)
 
 
-@typed()
+@check_types()
 def merge(destination: str | Path) -> Merged:
     """Join the partitions of an array run into one destination when its tasks have ended.
 
@@ -147,9 +147,9 @@ def merge(destination: str | Path) -> Merged:
         DestinationError, StorageError, StoreError, ManifestError: The destination cannot be read or written.
     """
     from vidprep.transcode.destination.array_merge import merge as join
-    from vidprep.transcode.settings.parse import as_place
+    from vidprep.transcode.settings.parse import parse_place
 
-    return join(as_place(destination))
+    return join(parse_place(destination))
 
 
 @command_of(merge, click.argument("destination", metavar="DST", type=FolderOrUrl()))
@@ -183,7 +183,7 @@ def merge_command(destination: Path | str) -> None:
     sys.exit(0 if merged.is_whole else 1)
 
 
-@typed()
+@check_types()
 def compact(destination: str | Path) -> Compacted:
     """Free the bytes in shards that no video uses any more, and join small shards.
 
@@ -201,9 +201,9 @@ def compact(destination: str | Path) -> Compacted:
     """
     from vidprep.transcode.destination.opening import open_finished
     from vidprep.transcode.destination.outputs import Compacted, Shards
-    from vidprep.transcode.settings.parse import as_place
+    from vidprep.transcode.settings.parse import parse_place
 
-    place = open_finished(as_place(destination))
+    place = open_finished(parse_place(destination))
     if not isinstance(place.outputs, Shards):
         return Compacted(0, 0)
     with place.lock():
@@ -235,7 +235,7 @@ def _refuse_of(*, to: str, **given: object) -> None:
             raise SettingsError(f"<{name}> needs <to>", **cast("dict[str, Any]", {name: value, "to": to}))
 
 
-@typed()
+@check_types()
 def pack(
     store: str | Path,
     out: str | Path,
@@ -345,10 +345,10 @@ def pack(
     from vidprep.transcode.export.targets import PackOptions
     from vidprep.transcode.settings.options import Sampling, Scale
     from vidprep.transcode.settings.output import FrameOutput
-    from vidprep.transcode.settings.parse import as_place
+    from vidprep.transcode.settings.parse import parse_place
 
     out = Path(out)
-    opened = open_store(as_place(store))
+    opened = open_store(parse_place(store))
     carried = None if labels is None else carry_over(opened.folder, Path(labels) if isinstance(labels, str) else labels)
     if to in ("files", *TARGETS):
         _refuse_shards(to, shards=shards, order=None if order == "shuffled" else order)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from vidprep.formats.errors import DestinationError, StoreError, count_of
 from vidprep.formats.manifest.row import ManifestRow
-from vidprep.formats.stores.gops import GOPS_NAME, facts_in, known_in, known_of, write_gops
+from vidprep.formats.stores.gops import GOPS_NAME, facts_in, list_known, read_known, write_gops
 from vidprep.transcode.destination.destination import Destination
 
 
@@ -39,12 +39,12 @@ def write_index(place: Destination, rows: Iterable[ManifestRow]) -> None:
         return
     name = place.part.gops_name if place.part else GOPS_NAME
     others = () if place.part else place.storage.list(lambda each: fnmatch.fnmatchcase(each, "gops-*.parquet"))
-    known = [known_of(rows)]
+    known = [list_known(rows)]
     for each in (name, *sorted(others)):
         if (path := place.storage.local(each)) is None:
             continue
         try:
-            known.append(known_in(path))
+            known.append(read_known(path))
         except StoreError as error:
             place.say(f"{place.shown}/{each}: {error.message}; `vidprep index {place.shown}` makes it again")
     count = write_gops(place.root / name, facts, pa.concat_tables(known))

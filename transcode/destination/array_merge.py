@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vidprep.formats.errors import DestinationError, SettingsError, StoreError
-from vidprep.formats.manifest.table import manifest_paths, manifest_rows, read_rows, read_table, rows_of, with_columns
+from vidprep.formats.manifest.table import add_columns, manifest_paths, manifest_rows, read_rows, read_table, rows_of
 from vidprep.formats.storage.local import refuse_links
 from vidprep.formats.storage.untrusted import parse_json, read_regular, whole_between
 from vidprep.transcode.destination.array_plan import ArrayPlan, PartitionEnd, State, read_array_plan, read_end
@@ -95,9 +95,9 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
     """
     state_dir = root / STATE_DIR
     parts = partitions_in(root, state_dir) if parts is None else parts
-    plan, before = _plan_of(state_dir), _merged(state_dir / MERGED_NAME)
+    plan, before = _plan_of(state_dir), _read_merged(state_dir / MERGED_NAME)
     digests = _digests(plan, state_dir)
-    missing = dict(_of_other_settings(root, digests))
+    missing = dict(_find_other_settings(root, digests))
     rows = {row.id: row for row in read_rows(root, _UnitRow)} if plan or before.missing else {}
     is_newer = plan is not None and plan.digest != before.plan_digest  # made from the sources of that time
     lasting = {id_: why for id_, why in before.missing.items() if id_ not in rows and not is_newer}
@@ -106,7 +106,7 @@ def array_status(root: Path, parts: Sequence[Partition] | None = None) -> ArrayS
         return ArrayStatus(count, tuple(range(count)), missing | lasting, (), MergedParts("", frozenset(), lasting))
     ends, begun = _ends_of(plan, [part for part in parts if part.count == plan.count], state_dir)
     ended = (frozenset() if is_newer else before.ended) - begun | ends.keys()
-    lasting |= _left_out(ends, plan, rows)
+    lasting |= _find_left_out(ends, plan, rows)
     changed, lost = _not_done(plan, rows, ended, lasting.keys() | missing.keys())
     missing |= lost
     ended -= {plan.parts[id_] for id_ in missing if id_ in plan.parts}
@@ -157,17 +157,17 @@ def _not_done(
 
 def _ends_of(plan: ArrayPlan, own: Sequence[Partition], state_dir: Path) -> tuple[dict[int, PartitionEnd], set[int]]:
     """Return how the partitions of a plan that ended did so, and which ones have begun, by number."""
-    found = {part.index: read_end(state_dir / part.state_dir_name / PART_END_NAME) for part in own}
+    ends_read = {part.index: read_end(state_dir / part.state_dir_name / PART_END_NAME) for part in own}
     sizes = Counter(plan.parts.values())
     ends = {
         index: end
-        for index, end in found.items()
+        for index, end in ends_read.items()
         if end and end.plan_digest == plan.digest and end.units + len(end.absent) == sizes[index]
     }
     return ends, {part.index for part in own if (state_dir / part.state_dir_name / PART_PLAN_NAME).exists()}
 
 
-def _left_out(ends: Mapping[int, PartitionEnd], plan: ArrayPlan, rows: Container[str]) -> dict[str, str]:
+def _find_left_out(ends: Mapping[int, PartitionEnd], plan: ArrayPlan, rows: Container[str]) -> dict[str, str]:
     """Return the videos without a row that partitions named as absent or as not planned, with the reason."""
     left_out: dict[str, str] = {}
     for end in ends.values():
@@ -176,7 +176,7 @@ def _left_out(ends: Mapping[int, PartitionEnd], plan: ArrayPlan, rows: Container
     return left_out
 
 
-def merged_json(root: Path, found: ArrayStatus) -> bytes | None:
+def format_merged(root: Path, found: ArrayStatus) -> bytes | None:
     """Return merged.json, from which the next merge knows the partitions that were joined; None if there is nothing to
     store.
     """
@@ -193,29 +193,32 @@ def _plan_of(state_dir: Path) -> ArrayPlan | None:
     return None
 
 
-def _merged(path: Path) -> MergedParts:
+def _read_merged(path: Path) -> MergedParts:
     if not path.exists():
         return MergedParts()
     try:
-        found = parse_json(read_regular(path))
-        missing = {str(id_): str(why) for id_, why in found["missing"].items()}
-        ended = frozenset(whole_between("partition", index, 0, MAX_PARTITIONS) for index in found["ended"])
-        return MergedParts(str(found["plan"]), ended, missing)
+        content = parse_json(read_regular(path))
+        missing = {str(id_): str(why) for id_, why in content["missing"].items()}
+        ended = frozenset(whole_between("partition", index, 0, MAX_PARTITIONS) for index in content["ended"])
+        return MergedParts(str(content["plan"]), ended, missing)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         why = f"cannot be read ({error}); remove it: the next merge then does not know what was joined before"
         raise DestinationError(why, path=path) from error
 
 
-def _of_other_settings(root: Path, digests: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _find_other_settings(root: Path, digests: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield units with other settings, and the reason; none if no settings are known."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if digests and (table := read_table(root, list(_UnitSettings._fields))) is not None:
-        table = with_columns(table, _UnitSettings._fields)
+        table = add_columns(table, _UnitSettings._fields)
         is_known = pc.is_in(pc.fill_null(table["settings_digest"], ""), pa.array(digests, pa.string()))
-        for id_, found in rows_of(table.filter(pc.invert(is_known)), _UnitSettings):
-            yield id_, f"made with different settings than this destination (their digest is {found}, not {digests[0]})"
+        for id_, digest in rows_of(table.filter(pc.invert(is_known)), _UnitSettings):
+            yield (
+                id_,
+                f"made with different settings than this destination (their digest is {digest}, not {digests[0]})",
+            )
 
 
 class _UnitRow(NamedTuple):
@@ -300,29 +303,29 @@ def merge(where: Path | str) -> Merged:
         parts = partitions_in(whole.root, whole.shared)
         given = []
         for part in parts:
-            one = whole.of_part(part)
+            one = whole.open_part(part)
             refuse_links(one.state_dir)
             if one.state_dir.is_dir():
                 one.partials.mkdir(exist_ok=True)
                 one.outputs.recover()
                 one.merge_journal()
-            given += [one.labels.given()]
+            given += [one.labels.read_given()]
         if parts and manifest_paths(whole.root):
             _join(whole, [labels for labels in given if labels is not None])
         for name in (PLAN_NAME, MERGED_PLAN_NAME, MERGED_NAME):
-            whole.shared_file(name)
-        found = array_status(whole.root, parts)
-        if (merged := merged_json(whole.root, found)) is not None:
+            whole.fetch_shared(name)
+        status = array_status(whole.root, parts)
+        if (merged := format_merged(whole.root, status)) is not None:
             whole.write_own(MERGED_NAME, merged)
         _forget_parts(whole, parts)
-        _keep_unfinished_plan(whole, is_done=not found.unended)
+        _keep_unfinished_plan(whole, is_done=not status.unended)
         whole.outputs.recover()
         whole.finish()
         ok = failed = 0
         for row in manifest_rows(whole.root):
             ok, failed = ok + row.ok, failed + (not row.ok)
     return Merged(
-        len(parts), ok, failed, found.count, found.unended, dict(sorted(found.missing.items())), found.changed
+        len(parts), ok, failed, status.count, status.unended, dict(sorted(status.missing.items())), status.changed
     )
 
 
@@ -330,13 +333,13 @@ def _join(whole: Destination, given: list[Labels]) -> None:
     """Write one manifest with all rows whose output exists, and the labels of the partitions."""
     import pyarrow as pa
 
-    from vidprep.formats.manifest.labels import joined
+    from vidprep.formats.manifest.labels import concatenate
 
     rows = read_table(whole.root)
     assert rows is not None
     there = {row.id for row in manifest_rows(whole.root) if whole.outputs.has(row)}
     rows = rows.filter(pa.array([id_ in there for id_ in rows["id"].to_pylist()], pa.bool_()))
-    whole.write_manifest(rows, (), joined(given) if given else None)
+    whole.write_manifest(rows, (), concatenate(given) if given else None)
     whole.outputs.write_gops(())
 
 
@@ -355,7 +358,7 @@ def _forget_parts(whole: Destination, parts: Iterable[Partition]) -> None:
 
 def _keep_unfinished_plan(whole: Destination, *, is_done: bool) -> None:
     """Keep the plan only while some tasks are unfinished."""
-    plan = whole.shared_file(PLAN_NAME)
+    plan = whole.fetch_shared(PLAN_NAME)
     if not is_done and plan is not None:
         whole.write_own(MERGED_PLAN_NAME, plan.read_bytes())
     gone = (MERGED_PLAN_NAME, PLAN_NAME, *split_names(whole.storage)) if is_done else (PLAN_NAME,)
@@ -368,7 +371,7 @@ def _open_unmerged(where: Path | str) -> Destination:
         return open_finished(where)
     except StoreError:
         place = open_destination(where, VideoOutput())
-        has_plan = place.root.is_dir() and place.shared_file(PLAN_NAME) is not None
+        has_plan = place.root.is_dir() and place.fetch_shared(PLAN_NAME) is not None
         if not has_plan or manifest_paths(place.root) or (place.shared / "run.json").exists():
             raise
         return place

@@ -24,7 +24,14 @@ from typing import Any, NamedTuple
 from vidprep.formats.errors import DestinationError
 from vidprep.formats.manifest.table import rows_of
 from vidprep.formats.storage.local import sha256_of
-from vidprep.formats.storage.untrusted import arrow_file, as_parquet, parse_json, read_json, seal_footer, whole_between
+from vidprep.formats.storage.untrusted import (
+    arrow_file,
+    open_parquet,
+    parse_json,
+    read_json,
+    seal_footer,
+    whole_between,
+)
 from vidprep.transcode.destination.destination import (
     MERGED_NAME,
     MERGED_PLAN_NAME,
@@ -84,8 +91,8 @@ class Selection:
     @property
     def narrowing(self) -> tuple[tuple[str, ...], tuple[str, ...], int | None] | None:
         """Return the options that leave sources out; None if there are none."""
-        found = self.include, self.exclude, self.limit
-        return found if any(found) else None
+        options = self.include, self.exclude, self.limit
+        return options if any(options) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +155,10 @@ class PartitionEnd:
     unplanned: tuple[str, ...]
 
 
-def previewed(place: Destination, sources: SourceList, settings: RunSettings, *, overwrite: bool) -> SourceList:
+def preview_part(place: Destination, sources: SourceList, settings: RunSettings, *, overwrite: bool) -> SourceList:
     """Return the share of this partition without writing anything. Raises DestinationError like `begin_part`."""
     assert place.part is not None
-    if place.shared_file(PLAN_NAME) is not None:
+    if place.fetch_shared(PLAN_NAME) is not None:
         return _share(sources, place.part, _plan_in_force(place, place.part, settings).parts)
     merged = _incomplete_plan(place, place.part, settings, overwrite=overwrite)
     if merged is not None:
@@ -173,14 +180,14 @@ def begin_part(
     """
     part = place.part
     assert part is not None
-    if place.shared_file(PLAN_NAME) is None:
+    if place.fetch_shared(PLAN_NAME) is None:
         merged = _incomplete_plan(place, part, settings, overwrite=overwrite)
         if merged is not None:
             data = merged.read_bytes()
         else:
             place.check_settings(settings, overwrite=overwrite)
             _check_not_narrower(place, selection)
-            data = _written(part.count, settings, selection, sources.units)
+            data = _write_plan(part.count, settings, selection, sources.units)
         place.create_shared(PLAN_NAME, data)
     plan = _plan_in_force(place, part, settings)
     mine = _share(sources, part, plan.parts)
@@ -191,7 +198,7 @@ def begin_part(
             f"its tasks the same sources, or let them end and `vidprep merge {place.shown}` first",
             path=place.shown,
         )
-    ids, found = plan.ids_of(part.index), {unit.id for unit in mine.units}
+    ids, ids_here = plan.ids_of(part.index), {unit.id for unit in mine.units}
     place.storage.remove(f"{place.own}/{PART_END_NAME}")
     own = hashlib.sha256("\n".join(ids).encode()).hexdigest()
     content = {"plan": plan.digest, "source": selection.source, "units": len(ids), "digest": own}
@@ -199,7 +206,7 @@ def begin_part(
     return TaskShare(
         mine,
         plan.digest,
-        tuple(id_ for id_ in ids if id_ not in found),
+        tuple(id_ for id_ in ids if id_ not in ids_here),
         tuple(unit.id for unit in sources.units if unit.id not in plan.parts),
     )
 
@@ -221,7 +228,7 @@ def forget_plan(place: Destination, selection: Selection) -> None:
     """
     names = (PLAN_NAME, MERGED_PLAN_NAME)
     if selection.narrowing is not None:
-        for path in filter(None, map(place.shared_file, names)):
+        for path in filter(None, map(place.fetch_shared, names)):
             if read_array_plan(path).selection.narrowing != selection.narrowing:
                 return
     place.storage.remove(*(f"{STATE_DIR}/{name}" for name in (*names, MERGED_NAME, *split_names(place.storage))))
@@ -229,7 +236,7 @@ def forget_plan(place: Destination, selection: Selection) -> None:
 
 def _incomplete_plan(place: Destination, part: Partition, settings: RunSettings, *, overwrite: bool) -> Path | None:
     """Return the unfinished plan left by a merge, if this task belongs to it."""
-    path = None if overwrite else place.shared_file(MERGED_PLAN_NAME)
+    path = None if overwrite else place.fetch_shared(MERGED_PLAN_NAME)
     if path is None:
         return None
     plan = read_array_plan(path)
@@ -238,7 +245,7 @@ def _incomplete_plan(place: Destination, part: Partition, settings: RunSettings,
 
 def _check_not_narrower(place: Destination, selection: Selection) -> None:
     """Raise DestinationError if a new plan would replace an incomplete one with a narrower selection."""
-    path = place.shared_file(MERGED_PLAN_NAME)
+    path = place.fetch_shared(MERGED_PLAN_NAME)
     if path is None or selection.narrowing is None:
         return
     before = read_array_plan(path)
@@ -251,7 +258,7 @@ def _check_not_narrower(place: Destination, selection: Selection) -> None:
 
 
 def _plan_in_force(place: Destination, part: Partition, settings: RunSettings) -> ArrayPlan:
-    path = place.shared_file(PLAN_NAME)
+    path = place.fetch_shared(PLAN_NAME)
     if path is None:
         raise DestinationError("could not be written: start this task again", path=place.shared / PLAN_NAME)
     plan = read_array_plan(path)
@@ -291,7 +298,7 @@ def _share(sources: SourceList, part: Partition, parts: Mapping[str, int]) -> So
     return replace(sources, units=units, problems=problems, listing=sources.units)
 
 
-def _written(count: int, settings: RunSettings, selection: Selection, units: tuple[Unit, ...]) -> bytes:
+def _write_plan(count: int, settings: RunSettings, selection: Selection, units: tuple[Unit, ...]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -305,7 +312,7 @@ def _written(count: int, settings: RunSettings, selection: Selection, units: tup
         "end_frame": pa.array([unit.cut.end_frame for unit, _ in rows], pa.int64()),
         "video_stream": pa.array([unit.cut.video_stream for unit, _ in rows], pa.int64()),
     }
-    about = {
+    header = {
         "count": count,
         "settings": settings.as_dict(),
         "settings_digest": settings.digest,
@@ -317,7 +324,7 @@ def _written(count: int, settings: RunSettings, selection: Selection, units: tup
             "part": pa.array([index for _, index in rows], pa.int32()),
         }
         | states
-    ).replace_schema_metadata({ABOUT_KEY: json.dumps(about, sort_keys=True).encode()})
+    ).replace_schema_metadata({ABOUT_KEY: json.dumps(header, sort_keys=True).encode()})
     file = io.BytesIO()
     pq.write_table(table, file, compression="snappy", use_dictionary=False, write_page_checksum=True)
     seal_footer(file)
@@ -329,8 +336,8 @@ def read_array_plan(path: Path) -> ArrayPlan:
     import pyarrow as pa
 
     try:
-        with arrow_file(path) as source, as_parquet(source, path) as file:
-            about = parse_json((file.schema_arrow.metadata or {})[ABOUT_KEY])
+        with arrow_file(path) as source, open_parquet(source, path) as file:
+            header = parse_json((file.schema_arrow.metadata or {})[ABOUT_KEY])
             table = file.read()  # version 0.1 had no cuts by frames
         if lacking := {*PlannedUnit._fields[:4]} - {*table.column_names}:
             raise KeyError(min(lacking))
@@ -339,19 +346,19 @@ def read_array_plan(path: Path) -> ArrayPlan:
             ids.append(unit.id)
             parts.append(unit.part)
             states[unit.id] = unit[2:]
-        count = whole_between("number of partitions", about["count"], 1, MAX_PARTITIONS)
+        count = whole_between("number of partitions", header["count"], 1, MAX_PARTITIONS)
         numbers = [whole_between("partition", part, 0, count - 1) for part in parts]
         if len({*ids}) < len(ids) or not all(type(id_) is str for id_ in ids):
             raise ValueError("its ids are not unique strings")
-        chosen = about["selection"]
+        chosen = header["selection"]
         selection = Selection(
             str(chosen["source"]), texts(chosen["include"]), texts(chosen["exclude"]), chosen["limit"]
         )
-        RunSettings.from_dict(about["settings"])
+        RunSettings.from_dict(header["settings"])
         return ArrayPlan(
             count,
-            about["settings"],
-            str(about["settings_digest"]),
+            header["settings"],
+            str(header["settings_digest"]),
             selection,
             dict(zip(ids, numbers, strict=True)),
             states,
@@ -365,15 +372,17 @@ def read_array_plan(path: Path) -> ArrayPlan:
 def read_end(path: Path) -> PartitionEnd | None:
     """Read what a finished partition recorded; None if it is missing or invalid."""
     try:
-        found = read_json(path, RUN_BYTES_MAX)
-        return PartitionEnd(str(found["plan"]), int(found["units"]), texts(found["absent"]), texts(found["unplanned"]))
+        content = read_json(path, RUN_BYTES_MAX)
+        return PartitionEnd(
+            str(content["plan"]), int(content["units"]), texts(content["absent"]), texts(content["unplanned"])
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def texts(values: Iterable[Any]) -> tuple[str, ...]:
     """Return a tuple of strings. Raises ValueError for other values."""
-    found = tuple(values)
-    if not all(type(value) is str for value in found):
+    words = tuple(values)
+    if not all(type(value) is str for value in words):
         raise ValueError("a list of texts was expected")
-    return found
+    return words

@@ -38,9 +38,9 @@ from vidprep.transcode.destination.partition import Partition, partitions_in
 from vidprep.transcode.destination.run_file import (
     KnownUnit,
     differences,
-    explained,
+    explain_errors,
     is_other_store,
-    known_units,
+    read_known_units,
     read_run,
 )
 from vidprep.transcode.settings.run import CONDITIONAL, RunSettings
@@ -188,7 +188,7 @@ class Destination:
             lambda name: any(kind.fullmatch(name) for kind in known), lambda name: PART_FILE.fullmatch(name) is not None
         )
 
-    def of_part(self, part: Partition) -> Destination:
+    def open_part(self, part: Partition) -> Destination:
         """Return the destination as a partition of an array run sees it."""
         return Destination(self.storage, self._make_outputs, part)
 
@@ -206,7 +206,7 @@ class Destination:
             DestinationError: Another run holds it, it is not writable, or its manifest is not the one that was last
                 written.
         """
-        with explained(self.storage), ExitStack() as held:
+        with explain_errors(self.storage), ExitStack() as held:
             try:
                 refuse_links(self.shared, enter=lambda name: not name.startswith("part-"))
                 if self.part:
@@ -304,7 +304,7 @@ class Destination:
 
     # ------------------------------------------------------------------------------------------- files of its state
 
-    def shared_file(self, name: str) -> Path | None:
+    def fetch_shared(self, name: str) -> Path | None:
         """Return an up-to-date file of DST/.vidprep; None if it does not exist."""
         return self.storage.local(f"{STATE_DIR}/{name}")
 
@@ -334,7 +334,7 @@ class Destination:
     def check_settings(self, settings: RunSettings, *, overwrite: bool) -> None:
         """Raise DestinationError with the differences if the destination was made with other settings."""
         is_old = bool(manifest_paths(self.root))
-        self.shared_file("run.json")  # as it is now: another run may have been here
+        self.fetch_shared("run.json")  # as it is now: another run may have been here
         try:
             before = read_run(self.shared)["settings"]
         except FileNotFoundError:
@@ -343,7 +343,7 @@ class Destination:
                     "has a manifest, but no .vidprep/run.json with its settings; --overwrite starts from scratch",
                     path=self.shown,
                 ) from None
-            if not is_old and self.shared_file(WRITTEN_NAME) is None:
+            if not is_old and self.fetch_shared(WRITTEN_NAME) is None:
                 self.outputs.check_folder()
             return
         except (ValueError, OSError) as error:
@@ -352,7 +352,7 @@ class Destination:
             shown = f"{self.shown}/{STATE_DIR}/run.json"
             raise DestinationError(f"cannot be read ({error}); --overwrite starts over", path=shown) from error
         difference = [] if overwrite else differences(before, settings)
-        made = {row.settings_digest for row in self.known_units().values() if row.ok} if difference else set()
+        made = {row.settings_digest for row in self.read_known_units().values() if row.ok} if difference else set()
         # Allowed are other settings on which no finished output depends.
         now = {name: settings.as_dict().get(name) for name in (*CONDITIONAL, "keeps_jpegs")}
         counts = made and (differences(before | now, settings) or not made <= settings.digests)
@@ -372,10 +372,10 @@ class Destination:
 
     # ------------------------------------------------------------------------------------------- outputs and rows
 
-    def known_units(self) -> dict[str, KnownUnit]:
+    def read_known_units(self) -> dict[str, KnownUnit]:
         """Return every unit with a row, by id."""
-        with explained(self.storage):
-            return known_units(self.root, self.journal)
+        with explain_errors(self.storage):
+            return read_known_units(self.root, self.journal)
 
     def partial(self, unit_id: str, extension: str) -> Path:
         """Return the path of an unfinished output. It is short, since `unit_id` may be as long as a name can be."""
@@ -411,20 +411,20 @@ class Destination:
     def merge_journal(self) -> None:
         """Write the rows of the journal to the manifest. If it is interrupted, the next run repeats it."""
         self.outputs.relabel()
-        labels = self.labels.given()
+        labels = self.labels.read_given()
         if not self.journal.files() and (labels is None or (self.part and not self.manifest.exists())):
             return
         self.write_manifest(read_table(self.root, only=self.manifest), self.journal.rows(), labels)
         self.outputs.write_gops(self.journal.rows())
         if gone := {row.id: row.file_name for row in self.journal.rows() if row.status == REMOVED}:
-            known = self.known_units()
+            known = self.read_known_units()
             named = {unit.file_name for unit in known.values()}
             for id_ in gone.keys() - known.keys():
                 if gone[id_] not in named:
                     self.outputs.remove(gone[id_])
         self.clear_journal()
         # `vidprep merge` writes the labels of videos that a partition has not made.
-        self.labels.are_written(stay=self.part is not None)
+        self.labels.forget(stay=self.part is not None)
 
     def clear_journal(self) -> None:
         """Clear the journal, when its rows are in the manifest or will be made again."""
@@ -456,14 +456,14 @@ def _why_lost(place: Destination) -> str | None:
     """Return why the manifest is not the one that was last written here; None if it is. Outputs that it lacks are removed
     when a run ends.
     """
-    path, manifest = place.shared_file(WRITTEN_NAME), place.root / MANIFEST_NAME
+    path, manifest = place.fetch_shared(WRITTEN_NAME), place.root / MANIFEST_NAME
     if path is None:
         return None
-    found, written = fence_of(manifest), _lease_written(path)
+    fence, written = fence_of(manifest), _lease_written(path)
     if not manifest.exists():
         return "is missing"
     # One without the number was written by an older version.
-    return f"is older (of run {found}) than what was made last (run {written})" if 0 < found < written else None
+    return f"is older (of run {fence}) than what was made last (run {written})" if 0 < fence < written else None
 
 
 def _rename_unreadable(place: Destination) -> list[str]:
@@ -475,7 +475,7 @@ def _rename_unreadable(place: Destination) -> list[str]:
         place.shared / WRITTEN_NAME: _lease_written,
         place.shared / GIVEN_LABELS_NAME: read_labels,
     }
-    found = []
+    renamed = []
     for path, read in readers.items():
         try:
             if path.exists():
@@ -483,10 +483,10 @@ def _rename_unreadable(place: Destination) -> list[str]:
         except (ManifestError, DestinationError):
             path.replace(path.with_name(f"{path.name}{UNREADABLE}"))
             place.say(f"{place.shown}: {path.name} cannot be read; it is now {path.name}{UNREADABLE}")
-            found.append(path.name)
-    if MANIFEST_NAME in found:
+            renamed.append(path.name)
+    if MANIFEST_NAME in renamed:
         place.note_manifest()  # the next run treats the manifest as lost
-    return found
+    return renamed
 
 
 def _lease_written(path: Path) -> int:

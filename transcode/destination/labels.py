@@ -56,7 +56,7 @@ class GivenLabels:
         self._given: Labels | None = None
         self._planned: Labels | None = None
 
-    def given(self) -> Labels | None:
+    def read_given(self) -> Labels | None:
         """Return the labels that the next manifest needs and the current one may lack."""
         if self._given is None and (path := self._storage.root / self._name).exists():
             from vidprep.formats.manifest.labels import read_labels
@@ -64,12 +64,12 @@ class GivenLabels:
             self._given = read_labels(path)
         return self._given
 
-    def of(self, id_: str) -> dict[str, Any]:
+    def values_of(self, id_: str) -> dict[str, Any]:
         """Return the labels of one unit: those of this run, else those stored for the next manifest; empty if there are
         none.
         """
-        labels = self._planned or self.given()
-        return {} if labels is None else labels.of(id_)
+        labels = self._planned or self.read_given()
+        return {} if labels is None else labels.values_of(id_)
 
     def plan(self, labels: Labels) -> None:
         """Set the labels of all units; some may have them already."""
@@ -83,7 +83,7 @@ class GivenLabels:
             self._write(GIVEN_LABELS_NAME, labels.as_bytes())
         self._given = self._planned = labels
 
-    def are_written(self, *, stay: bool) -> None:
+    def forget(self, *, stay: bool) -> None:
         """Record that the manifest has the labels.
 
         Args:
@@ -133,20 +133,20 @@ def plan_labels(
     kept = label_columns(root)
     if not kept.columns and not labels.columns and drawing is None:
         return PlannedLabels(labels)
-    before = replace(kept.taken([moved.get(id_, id_) for id_ in labels.ids]), ids=labels.ids)
+    before = replace(kept.select([moved.get(id_, id_) for id_ in labels.ids]), ids=labels.ids)
     listed = {*labels.ids, *moved.values(), *removed}
-    others = kept.taken([id_ for id_ in kept.ids if id_ not in listed])
+    others = kept.select([id_ for id_ in kept.ids if id_ not in listed])
     given = labels
     if drawing is not None:
-        drawing = drawing if starts_over else _with_classes(drawing, labels, before)
-        given = drawing.filled(labels, before, others, _sources_of(root, others.ids), drawn)
+        drawing = drawing if starts_over else _add_classes(drawing, labels, before)
+        given = drawing.fill(labels, before, others, _sources_of(root, others.ids), drawn)
     stay = [] if starts_over else sorted(kept.columns.keys() - given.columns.keys())
-    given = _merged(kept, before, given, others, stay)
+    given = _merge(kept, before, given, others, stay)
     if not are_all and others.ids and drawing and kept.split_rule not in ("", given.split_rule):
         raise SourceError(
             "--split-by would draw other splits than before; give all sources, so that all are drawn again"
         )
-    there = before.taken([id_ for id_ in labels.ids if moved.get(id_, id_) in kept.places])
+    there = before.select([id_ for id_ in labels.ids if moved.get(id_, id_) in kept.places])
     planned = _changes(kept, there, given, is_drawn=drawing is not None)
     return replace(planned, stay=stay, is_new=planned.is_new or bool(moved) or is_part)
 
@@ -157,7 +157,7 @@ def _sources_of(root: Path, ids: Sequence[str]) -> list[str]:
     return [sources.get(id_, "") for id_ in ids]
 
 
-def _with_classes(drawing: SplitDrawing, labels: Labels, before: Labels) -> SplitDrawing:
+def _add_classes(drawing: SplitDrawing, labels: Labels, before: Labels) -> SplitDrawing:
     """Return how splits are drawn: by the classes of before where a run gives none."""
     from vidprep.formats.manifest.labels import CLASS_LABEL, values_of
 
@@ -166,13 +166,13 @@ def _with_classes(drawing: SplitDrawing, labels: Labels, before: Labels) -> Spli
     return replace(drawing, classes=values_of(before.columns[CLASS_LABEL]))
 
 
-def _merged(kept: Labels, before: Labels, given: Labels, others: Labels, stay: list[str]) -> Labels:
+def _merge(kept: Labels, before: Labels, given: Labels, others: Labels, stay: list[str]) -> Labels:
     """Return the given labels with the columns that stay, in the types of those of other units."""
-    from vidprep.formats.manifest.labels import SPLIT_LABEL, fitted
+    from vidprep.formats.manifest.labels import SPLIT_LABEL, fit
 
     rule = kept.split_rule if SPLIT_LABEL in stay else given.split_rule
-    merged = replace(given, columns={**given.columns, **before.chosen(stay).columns}, split_rule=rule)
-    return fitted(merged, others) if others.ids else merged
+    merged = replace(given, columns={**given.columns, **before.select_columns(stay).columns}, split_rule=rule)
+    return fit(merged, others) if others.ids else merged
 
 
 def _changes(kept: Labels, there: Labels, given: Labels, *, is_drawn: bool) -> PlannedLabels:
@@ -182,7 +182,7 @@ def _changes(kept: Labels, there: Labels, given: Labels, *, is_drawn: bool) -> P
     changed, without = differing(there, given), len(given.ids) - len(there.ids)
     types = ({name: array.type for name, array in each.columns.items()} for each in (kept, given))
     is_new = bool(changed) or without > 0 or operator.ne(*types) or kept.split_rule != given.split_rule
-    splits = differing(there.chosen([SPLIT_LABEL]), given.chosen([SPLIT_LABEL])) if is_drawn else []
-    other = {id_: (there.of(id_).get(SPLIT_LABEL), given.of(id_)[SPLIT_LABEL]) for id_ in sorted(splits)}
+    splits = differing(there.select_columns([SPLIT_LABEL]), given.select_columns([SPLIT_LABEL])) if is_drawn else []
+    other = {id_: (there.values_of(id_).get(SPLIT_LABEL), given.values_of(id_)[SPLIT_LABEL]) for id_ in sorted(splits)}
     moves = {id_: (old, new) for id_, (old, new) in other.items() if old is not None}
     return PlannedLabels(given, changed, [], without, moves, is_new)

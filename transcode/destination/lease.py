@@ -81,7 +81,7 @@ class Holder:
         return json.dumps({"holder": str(self)} | asdict(self)).encode().ljust(RECORD_BYTES - 1) + b"\n"
 
     @classmethod
-    def of(cls, data: bytes) -> Holder | None:
+    def parse(cls, data: bytes) -> Holder | None:
         """Parse a lease; None if it is invalid, such as one that was only partly written."""
         try:
             content = parse_json(data)
@@ -168,7 +168,7 @@ class LeasePlace:
     def _entry(self, name: str, size: int = 0) -> LeaseEntry:
         """Return a lease file. One larger than LEASE_BYTES_MAX was not written by a run, and is not read."""
         data = self._storage.read(f"{self._folder}/{name}") if size <= LEASE_BYTES_MAX else b""
-        holder = Holder.of(data)
+        holder = Holder.parse(data)
         return LeaseEntry(data, _number_in(name) or (holder.number if holder else 0), holder)
 
     def _is_lease(self, name: str) -> bool:

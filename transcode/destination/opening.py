@@ -66,22 +66,22 @@ class _Output(NamedTuple):
 def clear_other_stores(place: Destination, settings: RunSettings) -> None:
     """Remove what runs of another store made, before everything is made again. Raises DestinationError, ManifestError."""
     kept = settings.output.store_kind
-    place.storage.remove(*_left_by_others(place.storage, place.journal, kept))
+    place.storage.remove(*_list_foreign(place.storage, place.journal, kept))
     place.storage.remove(*_forget_rows_of_others(place.root, kept))
-    if any(row.kind(kept) != kept for row in _in_journal(place.journal)):
+    if any(row.kind(kept) != kept for row in _read_journal(place.journal)):
         place.clear_journal()
 
 
-def _in_journal(journal: Journal) -> list[_Output]:
+def _read_journal(journal: Journal) -> list[_Output]:
     return [_Output(row.file_name, row.status, row.container, row.offset) for row in journal.rows()]
 
 
-def _left_by_others(storage: Storage, journal: Journal, kept: str) -> list[str]:
+def _list_foreign(storage: Storage, journal: Journal, kept: str) -> list[str]:
     """Return files of stores of other kinds than `kept`. Raises DestinationError for a link or a special file."""
     root = storage.root
-    rows = [*read_rows(root, _Output), *_in_journal(journal)]
+    rows = [*read_rows(root, _Output), *_read_journal(journal)]
     kinds = {row.kind(kept) for row in rows} | {kind_made_by_run(root)}
-    kinds |= {_indexed_as(storage, kind) for kind in STORES_OF_FRAMES}
+    kinds |= {_kind_of_index(storage, kind) for kind in STORES_OF_FRAMES}
     others = [layout_of(kind) for kind in KINDS if kind in kinds and kind != kept]
     left = {*storage.list(lambda name: any(layout.is_file(name) for layout in others))}
     if kept != ENCODED:
@@ -106,7 +106,7 @@ def _forget_rows_of_others(root: Path, kept: str) -> list[str]:
     return gone
 
 
-def _indexed_as(storage: Storage, kind: str) -> str | None:
+def _kind_of_index(storage: Storage, kind: str) -> str | None:
     """Return the kind of store if an index file says that vidprep made it."""
     path = storage.local(f"{kind}.json")
     try:
@@ -119,14 +119,14 @@ def _indexed_as(storage: Storage, kind: str) -> str | None:
 
 def open_destination(where: Path | str, output: Output, part: Partition | None = None) -> Destination:
     """Return the destination in a folder or behind a URL, for a kind of output."""
-    return _opened(_storage(where), output, part)
+    return _open(_storage(where), output, part)
 
 
 def open_finished(where: Path | str) -> Destination:
     """Return a destination by its run.json. Raises StoreError if no run made it, StorageError."""
     storage = _storage(where)
     storage.local(f"{STATE_DIR}/run.json")
-    return _opened(storage, settings_of(storage.root, storage.shown).output)
+    return _open(storage, settings_of(storage.root, storage.shown).output)
 
 
 def is_unfinished(root: Path) -> bool:
@@ -141,7 +141,7 @@ def is_in_use(root: Path) -> bool:
     return lease is not None and not lease.is_free
 
 
-def _opened(storage: Storage, output: Output, part: Partition | None = None) -> Destination:
+def _open(storage: Storage, output: Output, part: Partition | None = None) -> Destination:
     make_outputs = Files if output.store_kind == ENCODED else partial(Shards, options=output)
     place = Destination(storage, make_outputs, part)
     place.refresh()

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vidprep.formats.errors import DestinationError
-from vidprep.formats.manifest.row import ManifestRow, Recorded, removed
+from vidprep.formats.manifest.row import ManifestRow, Recorded, removal_row
 from vidprep.formats.manifest.table import manifest_rows, read_rows
 from vidprep.formats.storage.local import first_link, is_disk_full, is_regular, sha256_of
 from vidprep.formats.stores.registry import layout_of
-from vidprep.formats.stores.shards import ShardWriter, shuffled
+from vidprep.formats.stores.shards import ShardWriter, shuffle_ids
 from vidprep.transcode.destination._gop_index import refuse_index, write_index
 from vidprep.transcode.destination.destination import PARTIAL_LETTERS, Destination, partial_stem
 from vidprep.transcode.destination.run_file import KnownUnit, read_run
@@ -82,11 +82,11 @@ class Files:
         place = self._place
         if self._storage.is_remote:
             self._storage.copy(before.file_name, row.file_name)
-            place.journal.append(removed(before, place.run), row)
+            place.journal.append(removal_row(before, place.run), row)
             return
         partial = place.partial(row.id, Path(row.file_name).suffix.removeprefix("."))
         self._storage.copy(before.file_name, str(partial.relative_to(place.root)))
-        place.journal.append(removed(before, place.run), row)
+        place.journal.append(removal_row(before, place.run), row)
         self.publish(row, partial)
 
     def remove(self, file_name: str) -> None:
@@ -207,9 +207,9 @@ class Shards:
         return self._kept_writer
 
     def prepare(self, row: ManifestRow, partial: Path) -> ManifestRow:
-        row = row.recorded(Recorded(labels=self._place.labels.of(row.id)))
+        row = row.record(Recorded(labels=self._place.labels.values_of(row.id)))
         with partial.open("rb") as frames:
-            row = row.recorded(self._writer.append(row, frames))
+            row = row.record(self._writer.append(row, frames))
         self._put_whole()
         return row
 
@@ -233,22 +233,22 @@ class Shards:
         """
         if self._layout.holds_labels:
             row = self._write_again(row)
-        self._place.journal.append(removed(before, self._place.run), row)
+        self._place.journal.append(removal_row(before, self._place.run), row)
 
     def remove(self, file_name: str) -> None:
         """Do nothing: an old version of a unit stays in its shard until the run ends."""
 
     def _write_again(self, row: ManifestRow) -> ManifestRow:
         """Copy a unit to a shard of this run with its current name and labels; return its row."""
-        row = row.recorded(Recorded(run=self._place.run, labels=self._place.labels.of(row.id)))
-        stored, begin = b"".join(self._stored(row)), row.offset or 0
+        row = row.record(Recorded(run=self._place.run, labels=self._place.labels.values_of(row.id)))
+        stored, begin = b"".join(self._read_unit(row)), row.offset or 0
         places = self._layout.payload(row)
         frames = b"".join(stored[offset - begin : offset - begin + size] for offset, size in places)
-        row = row.recorded(self._writer.append(row, io.BytesIO(frames)))
+        row = row.record(self._writer.append(row, io.BytesIO(frames)))
         self._put_whole()
         return row
 
-    def _stored(self, row: ManifestRow) -> Iterator[bytes]:
+    def _read_unit(self, row: ManifestRow) -> Iterator[bytes]:
         """Return the bytes of a unit in its shard. Raises OSError."""
         assert row.offset is not None and row.stored_bytes is not None
         return self._storage.read_range(row.file_name, row.offset, row.stored_bytes)
@@ -261,12 +261,12 @@ class Shards:
 
     def relabel(self) -> None:
         """Rewrite units whose labels changed, if shards contain labels."""
-        place, labels = self._place, self._place.labels.given()
+        place, labels = self._place, self._place.labels.read_given()
         if self._layout.holds_labels and labels is not None:
             written = {row.id for row in place.journal.rows()}
             for row in manifest_rows(place.root):
                 is_given = row.ok and row.id in labels.places and row.id not in written
-                if is_given and _stated(row.labels) != _stated(labels.of(row.id)):
+                if is_given and _stringify(row.labels) != _stringify(labels.values_of(row.id)):
                     place.journal.append(self._write_again(row))
         self._put_whole(closes=True)
 
@@ -281,20 +281,20 @@ class Shards:
         if self._place.is_manifest_lost and not is_complete:
             self._write_index()  # units of a lost manifest stay until they are made again
         else:
-            sizes = self._measured()
+            sizes = self._measure()
             self._replace(sizes, self._due(sizes) if is_complete else set())
 
     def compact(self) -> Compacted:
         """Rewrite shards with dead bytes, and join small ones. Raises ManifestError, DestinationError, OSError."""
         self._place.merge_journal()
-        sizes = self._measured()
+        sizes = self._measure()
         chosen = {name for name in sizes.named if sizes.dead(name) > 0}
         if len(small := sizes.small(self._options.shard_bytes)) > 1:
             chosen |= small
         gone = self._replace(sizes, chosen)
         return Compacted(len(chosen), sum(map(sizes.dead, gone)))
 
-    def _measured(self) -> ShardSizes:
+    def _measure(self) -> ShardSizes:
         return ShardSizes(self.sizes(), _alive_bytes(self._place.root), len(self._layout.tail))
 
     def _due(self, sizes: ShardSizes) -> set[str]:
@@ -321,14 +321,14 @@ class Shards:
         if not names:
             return
         units = read_rows(self._place.root, _StoredUnit)
-        ids = shuffled(unit.id for unit in units if unit.status == "ok" and unit.file_name in names)
+        ids = shuffle_ids(unit.id for unit in units if unit.status == "ok" and unit.file_name in names)
         for first in range(0, len(ids), MOVED_AT_ONCE):
             some = ids[first : first + MOVED_AT_ONCE]
             rows = {row.id: row for row in manifest_rows(self._place.root, set(some))}
             for id_ in some:
-                place = self._writer.copy(rows[id_], self._stored(rows[id_]))
+                place = self._writer.copy(rows[id_], self._read_unit(rows[id_]))
                 self._put_whole()
-                self._place.journal.append(rows[id_].recorded(replace(place, run=self._place.run)))
+                self._place.journal.append(rows[id_].record(replace(place, run=self._place.run)))
         self._place.merge_journal()
 
     def _write_index(self) -> None:
@@ -375,5 +375,5 @@ def _good_rows(root: Path) -> Iterator[ManifestRow]:
     return (row for row in manifest_rows(root) if row.ok)
 
 
-def _stated(labels: Mapping[str, Any]) -> str:
+def _stringify(labels: Mapping[str, Any]) -> str:
     return repr({name: value for name, value in sorted(labels.items()) if value is not None})

@@ -81,10 +81,10 @@ def parse_partition(text: str, environment: Mapping[str, str]) -> Partition:
                 f"<partition>: not in an even Slurm array ({error}); give I/N", partition=text
             ) from None
     else:
-        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-        if found is None:
+        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+        if match is None:
             raise SettingsError("<partition>: give I/N with I from 0 to N - 1, or auto", partition=text)
-        index, count = int(found[1]), int(found[2])
+        index, count = int(match[1]), int(match[2])
     if not 0 <= index < count <= MAX_PARTITIONS:
         raise SettingsError(
             f"<partition>: there is no partition {index} of {count}; I goes from 0 to N - 1, N to 99999", partition=text
@@ -105,6 +105,6 @@ def partitions_in(root: Path, state_dir: Path) -> list[Partition]:
         *state_dir.glob("part-*/journal*.jsonl"),
     )
     names = {path.name if path.parent == root else path.parent.name for path in files}
-    found = (re.fullmatch(r"(?:manifest|part)-(\d{5})-of-(\d{5})(?:\.parquet)?", name, re.ASCII) for name in names)
-    parts = {Partition(int(each[1]), int(each[2])) for each in found if each and each[1] < each[2]}
+    matches = (re.fullmatch(r"(?:manifest|part)-(\d{5})-of-(\d{5})(?:\.parquet)?", name, re.ASCII) for name in names)
+    parts = {Partition(int(each[1]), int(each[2])) for each in matches if each and each[1] < each[2]}
     return sorted(parts, key=lambda part: (part.count, part.index))

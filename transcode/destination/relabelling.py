@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from vidprep.formats.errors import DestinationError, SourceError
-from vidprep.formats.manifest.labels import Labels, differing, fitted, joined
+from vidprep.formats.manifest.labels import Labels, concatenate, differing, fit
 from vidprep.formats.manifest.table import label_columns, read_rows
 from vidprep.formats.model import Cut
 from vidprep.formats.moments import LEAST_KNOWN, Tolerance, exact_seconds
 from vidprep.formats.storage.base import is_url
 from vidprep.formats.storage.untrusted import ArrowStream
 from vidprep.transcode.destination.destination import Destination
-from vidprep.transcode.sources.table_rows import CutColumns, chosen_labels, cut_columns, fault_lines
+from vidprep.transcode.sources.table_rows import CutColumns, choose_labels, cut_columns, fault_lines
 from vidprep.transcode.sources.tables import KEYS, SourceTable, faults_of_columns, is_table, one_line, read_source_table
 
 SHOWN = 5
@@ -126,7 +126,7 @@ def relabel(
     kept = label_columns(place.root)
     new, skipped, notes = kept, list[str](), tuple[str, ...]()
     if table is not None:
-        new, skipped, notes = _given(kept, table, labels, place.root, skips_bad_rows=skips_bad_rows)
+        new, skipped, notes = _read_given(kept, table, labels, place.root, skips_bad_rows=skips_bad_rows)
     if missing := [name for name in remove if name not in kept.columns]:
         there = ", ".join(map(one_line, kept.columns)) or "none"
         raise SourceError(f"--remove: there is no label {one_line(missing[0])}; labels: {there}", path=place.shown)
@@ -144,43 +144,47 @@ def relabel(
     return Relabelled(
         tuple(videos),
         tuple(name for name in columns if name not in kept.columns),
-        tuple(name for name in columns if name in kept.columns and differing(kept.chosen([name]), new.chosen([name]))),
+        tuple(
+            name
+            for name in columns
+            if name in kept.columns and differing(kept.select_columns([name]), new.select_columns([name]))
+        ),
         tuple(remove),
         tuple(skipped),
-        tuple((id_, kept.of(id_), new.of(id_)) for id_ in videos[:SHOWN]),
+        tuple((id_, kept.values_of(id_), new.values_of(id_)) for id_ in videos[:SHOWN]),
         notes,
     )
 
 
-def _given(
+def _read_given(
     kept: Labels, table: Path | ArrowStream, labels: Sequence[str] | None, root: Path, *, skips_bad_rows: bool
 ) -> tuple[Labels, list[str], tuple[str, ...]]:
     """Return the labels that a table makes of those of before, the rows that were skipped, and what is noted."""
-    found = read_source_table(table, with_faults=True)
+    source = read_source_table(table, with_faults=True)
     where = "the table" if is_table(table) else str(table)
-    places = cut_columns(found.columns, where)
+    places = cut_columns(source.columns, where)
     others = {"", *KEYS, *places.names}
-    names = chosen_labels([name for name in found.columns if name not in others], labels, where)
+    names = choose_labels([name for name in source.columns if name not in others], labels, where)
     if not names:
-        raise SourceError(f"has no labels; columns: {', '.join(map(one_line, found.columns))}", path=where)
-    if not found.num_rows:
+        raise SourceError(f"has no labels; columns: {', '.join(map(one_line, source.columns))}", path=where)
+    if not source.num_rows:
         raise SourceError("has no rows", path=where)
-    if not {"id", "path"} & found.columns.keys():
+    if not {"id", "path"} & source.columns.keys():
         raise SourceError(
-            f"has no column `id` or `path`; columns: {', '.join(map(one_line, found.columns))}", path=where
+            f"has no column `id` or `path`; columns: {', '.join(map(one_line, source.columns))}", path=where
         )
-    rows, faults = _rows_of_units(found, places, names, where, root)
+    rows, faults = _rows_of_units(source, places, names, where, root)
     skipped = fault_lines(faults, where, skips_bad_rows=skips_bad_rows)
-    return _updated(kept, found, names, rows, where), skipped, tuple(found.chosen(names).notes.values())
+    return _update(kept, source, names, rows, where), skipped, tuple(source.select(names).notes.values())
 
 
 def _rows_of_units(
     found: SourceTable, places: CutColumns, names: list[str], where: str, root: Path
 ) -> tuple[dict[str, list[int]], dict[int, str]]:
     """Return the table rows of each unit, and why the remaining rows match none."""
-    known = _known(root)
+    known = _read_cuts(root)
     ids = {unit.id for units in known.values() for unit in units}
-    faults = faults_of_columns(found.chosen(names))
+    faults = faults_of_columns(found.select(names))
     base = "" if where == "the table" else os.path.dirname(os.path.abspath(where))
     rows = defaultdict[str, list[int]](list)
     values = [found.values(name) for name in names]
@@ -195,7 +199,7 @@ def _rows_of_units(
                 units = _unit_of_id(str(id_), units, ids)
             if not units:
                 shown = f"{path!r}{f', {cut},' if cut is not None else ''}" if id_ is None else repr(id_)
-                raise ValueError(f"{shown} is not a video of {root}{_meant(str(id_), ids)}")
+                raise ValueError(f"{shown} is not a video of {root}{_suggest(str(id_), ids)}")
             for unit in units:
                 other = next((row for row in rows[unit] if any(_differ(c[row], c[number]) for c in values)), None)
                 if other is not None:
@@ -206,7 +210,7 @@ def _rows_of_units(
     return rows, faults
 
 
-def _meant(id_: str, ids: Collection[str]) -> str:
+def _suggest(id_: str, ids: Collection[str]) -> str:
     without = id_.rpartition(".")[0]
     return f"; did you mean {without!r}?" if without in ids else ""
 
@@ -218,16 +222,16 @@ def _unit_of_id(id_: str, of_path: Sequence[str], ids: Collection[str]) -> list[
     return [id_] if id_ in ids else []
 
 
-def _known(root: Path) -> dict[str, list[_KnownCut]]:
+def _read_cuts(root: Path) -> dict[str, list[_KnownCut]]:
     """Return the units of a destination by source, sorted by start."""
-    found: dict[str, list[_KnownCut]] = defaultdict(list)
+    cuts: dict[str, list[_KnownCut]] = defaultdict(list)
     for row in read_rows(root, _CutRow):
         near = LEAST_KNOWN if row.tolerance_seconds is None else Tolerance(exact_seconds(row.tolerance_seconds))
         cut = Cut(row.start_seconds, row.end_seconds, row.start_frame, row.end_frame, row.video_stream)
-        found[row.source].append(_KnownCut(row.id, cut, near))
-    for units in found.values():
+        cuts[row.source].append(_KnownCut(row.id, cut, near))
+    for units in cuts.values():
         units.sort(key=attrgetter("begins"))
-    return found
+    return cuts
 
 
 def _units_of(path: Any, cut: Cut | None, base: str, known: Mapping[str, list[_KnownCut]]) -> list[str]:
@@ -249,7 +253,7 @@ def _differ(one: object, other: object) -> bool:
     return one is not None and other is not None and repr(one) != repr(other)
 
 
-def _updated(kept: Labels, found: SourceTable, names: list[str], rows: Mapping[str, list[int]], where: str) -> Labels:
+def _update(kept: Labels, found: SourceTable, names: list[str], rows: Mapping[str, list[int]], where: str) -> Labels:
     columns = dict(kept.columns)
     for name in names:
         try:
@@ -262,7 +266,7 @@ def _updated(kept: Labels, found: SourceTable, names: list[str], rows: Mapping[s
         if not taken:
             continue
         given = Labels(list(taken), {name: values.take(pa.array(taken.values(), pa.int64()))})
-        stays = kept.chosen([name]).taken([id_ for id_ in kept.ids if id_ not in taken])
-        given = fitted(given, stays) if stays.ids else given
-        columns[name] = (joined([stays, given]) if stays.ids else given).taken(kept.ids).columns[name]
+        stays = kept.select_columns([name]).select([id_ for id_ in kept.ids if id_ not in taken])
+        given = fit(given, stays) if stays.ids else given
+        columns[name] = (concatenate([stays, given]) if stays.ids else given).select(kept.ids).columns[name]
     return replace(kept, columns=columns)

@@ -30,7 +30,7 @@ LEAST_BYTES = 1 << 16
 
 
 @contextmanager
-def explained(storage: Storage) -> Iterator[None]:
+def explain_errors(storage: Storage) -> Iterator[None]:
     """Convert errors in the block: name files as the user knows them, and report a full disk.
 
     Raises:
@@ -49,7 +49,7 @@ def explained(storage: Storage) -> Iterator[None]:
             raise DiskFullError(no_room(storage)) from error
         if not isinstance(error, VidprepError) or storage.shown == str(storage.root):
             raise
-        raise error.renamed(str(storage.root), storage.shown) from error
+        raise error.rename_files(str(storage.root), storage.shown) from error
 
 
 def no_room(storage: Storage, source_bytes: int = 0) -> str:
@@ -126,13 +126,13 @@ def made_by_run(folder: Path) -> bool:
 
 def read_run(state_dir: Path) -> dict[str, Any]:
     """Read run.json, which contains at least `settings` and `versions`. Raises OSError, ValueError."""
-    found = read_json(state_dir / "run.json", RUN_BYTES_MAX)
-    settings, versions = found.get("settings"), found.setdefault("versions", {})
+    content = read_json(state_dir / "run.json", RUN_BYTES_MAX)
+    settings, versions = content.get("settings"), content.setdefault("versions", {})
     if not isinstance(settings, dict):
         raise ValueError("it has no settings")
     if not isinstance(versions, dict) or not all(map(is_text, versions.values())):
         raise ValueError("its versions are not strings")
-    return found
+    return content
 
 
 def value_found_for(target: Target, state_dir: Path) -> int | None:
@@ -154,10 +154,10 @@ def differences(before: dict[str, Any], settings: RunSettings) -> list[str]:
         before.setdefault("clock_rule", 1)
     else:  # another rate, whatever the rule
         before["clock_rule"] = now.get("clock_rule")
-    found = list(_difference(before, now))
+    lines = list(_difference(before, now))
     if before.get("target") or now.get("target"):  # which chose the CRF or quality
-        found = [line for line in found if not line.startswith(("--crf ", "--quality "))] or found
-    return found
+        lines = [line for line in lines if not line.startswith(("--crf ", "--quality "))] or lines
+    return lines
 
 
 # Groups of settings in run.json that have a class of their own, and names there that are no field of any.
@@ -234,7 +234,7 @@ class KnownUnit(NamedTuple):
     run: int | None
 
     @classmethod
-    def of(cls, row: ManifestRow) -> KnownUnit:
+    def build(cls, row: ManifestRow) -> KnownUnit:
         """Return these columns of a row."""
         return cls._make(getattr(row, name) for name in cls._fields)
 
@@ -256,7 +256,7 @@ class KnownUnit(NamedTuple):
         return SourceState(self.source_size_bytes, self.source_mtime_ns)
 
 
-def known_units(root: Path, journal: Journal) -> dict[str, KnownUnit]:
+def read_known_units(root: Path, journal: Journal) -> dict[str, KnownUnit]:
     """Return every unit with a row, by id. The journal is newer than the manifest."""
     known = {unit.id: unit for unit in read_rows(root, KnownUnit)}
     for row in journal.rows():
@@ -265,5 +265,5 @@ def known_units(root: Path, journal: Journal) -> dict[str, KnownUnit]:
         if row.status == REMOVED:
             known.pop(row.id, None)
         else:
-            known[row.id] = KnownUnit.of(row)
+            known[row.id] = KnownUnit.build(row)
     return known

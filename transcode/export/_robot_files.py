@@ -56,7 +56,7 @@ class RowFiles:
         return divmod(self._number, EPISODES_PER_CHUNK)
 
 
-def about_episode(
+def describe_episode(
     rows: pa.Table, tasks: Sequence[str], place: tuple[int, int], cameras: Iterable[str], video: int, rate: float
 ) -> dict[str, Any]:
     """Return what the table of episodes says of one.
@@ -70,7 +70,7 @@ def about_episode(
         rate: Rows per second.
     """
     first = rows["index"][0].as_py()
-    about: dict[str, Any] = {
+    row: dict[str, Any] = {
         "episode_index": rows["episode_index"][0].as_py(),
         "tasks": [tasks[task] for task in sorted(set(rows["task_index"].to_pylist()))],
         "length": len(rows),
@@ -83,9 +83,9 @@ def about_episode(
     }
     chunk, file = divmod(video, EPISODES_PER_CHUNK)
     for camera in cameras:
-        about |= {f"videos/{camera}/chunk_index": chunk, f"videos/{camera}/file_index": file}
-        about |= {f"videos/{camera}/from_timestamp": 0.0, f"videos/{camera}/to_timestamp": len(rows) / rate}
-    return about
+        row |= {f"videos/{camera}/chunk_index": chunk, f"videos/{camera}/file_index": file}
+        row |= {f"videos/{camera}/from_timestamp": 0.0, f"videos/{camera}/to_timestamp": len(rows) / rate}
+    return row
 
 
 def statistics_of_video(store: FrameStore, id_: str) -> Statistics:
@@ -115,7 +115,7 @@ def totals(abouts: Sequence[Mapping[str, Any]], num_tasks: int, rate: float) -> 
         "codebase_version": VERSION,
         "fps": int(rate),
         "total_episodes": len(abouts),
-        "total_frames": sum(about["length"] for about in abouts),
+        "total_frames": sum(row["length"] for row in abouts),
         "total_tasks": num_tasks,
         "chunks_size": EPISODES_PER_CHUNK,
         "data_files_size_in_mb": DATA_BYTES >> 20,
@@ -129,14 +129,14 @@ def flat_statistics(statistics: Mapping[str, Mapping[str, Any]]) -> dict[str, An
     """Return statistics as columns of the table of episodes."""
     return {
         f"stats/{name}/{kind}": np.asarray(values).tolist()
-        for name, found in statistics.items()
-        for kind, values in found.items()
+        for name, kinds in statistics.items()
+        for kind, values in kinds.items()
     }
 
 
 def plain_statistics(statistics: Mapping[str, Statistics]) -> dict[str, Any]:
     """Return statistics for stats.json."""
-    return {name: {kind: values.tolist() for kind, values in found.items()} for name, found in statistics.items()}
+    return {name: {kind: values.tolist() for kind, values in kinds.items()} for name, kinds in statistics.items()}
 
 
 def write_table(path: Path, table: pa.Table) -> None:

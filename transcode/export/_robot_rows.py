@@ -37,19 +37,19 @@ def rows_at(table: pa.Table, kept: Numbers, actions: str, lost: Counter[str] | N
     for name in table.column_names:
         column, kind = table[name], table.schema.field(name).type
         if name == "action" or name.startswith("action."):
-            columns[name] = _grouped(column, kept, actions)
+            columns[name] = _group(column, kept, actions)
         elif pa.types.is_boolean(number_type(kind)):
             columns[name] = _any(column, kept)
         elif name.startswith("next."):
-            columns[name] = _grouped(column, kept, "sum" if name == "next.reward" else "last")
+            columns[name] = _group(column, kept, "sum" if name == "next.reward" else "last")
         elif (
             pa.types.is_list(kind)
             and not is_numeric(kind)
             and not column.slice(1).equals(column.slice(0, len(column) - 1))
         ):
-            columns[name] = _joined(column, kept)
+            columns[name] = _join(column, kept)
         elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            columns[name], count = _carried(column, kept)
+            columns[name], count = _carry(column, kept)
             if lost is not None and count:
                 lost[name] += count
         else:
@@ -71,7 +71,7 @@ def _any(column: pa.ChunkedArray, kept: Numbers) -> pa.Array:
     return pa.array([True if True in group else group[0] for group in _groups(column, kept)], column.type)
 
 
-def _joined(column: pa.ChunkedArray, kept: Numbers) -> pa.Array:
+def _join(column: pa.ChunkedArray, kept: Numbers) -> pa.Array:
     """Return the lists of each group as one."""
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
     offsets = np.append(0, np.cumsum(lengths))[np.append(kept, len(column))]
@@ -79,17 +79,17 @@ def _joined(column: pa.ChunkedArray, kept: Numbers) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values, type=column.type)
 
 
-def _carried(column: pa.ChunkedArray, kept: Numbers) -> tuple[pa.Array, int]:
+def _carry(column: pa.ChunkedArray, kept: Numbers) -> tuple[pa.Array, int]:
     """Return the first text of each group, and how many more there are. Where each row has one, it is a state: that of the row is kept."""
     groups = list(_groups(column, kept))
     if all(map(all, groups)):
         return column.take(pa.array(kept)), 0
-    found = [list(dict.fromkeys(filter(None, group))) for group in groups]
-    texts = [each[0] if each else group[0] for each, group in zip(found, groups, strict=True)]
-    return pa.array(texts, column.type), sum(max(0, len(each) - 1) for each in found)
+    distinct = [list(dict.fromkeys(filter(None, group))) for group in groups]
+    texts = [each[0] if each else group[0] for each, group in zip(distinct, groups, strict=True)]
+    return pa.array(texts, column.type), sum(max(0, len(each) - 1) for each in distinct)
 
 
-def _grouped(column: pa.ChunkedArray, kept: Numbers, rule: str) -> pa.ChunkedArray | pa.Array:
+def _group(column: pa.ChunkedArray, kept: Numbers, rule: str) -> pa.ChunkedArray | pa.Array:
     """Return one value for each group of rows, which begins with a row that is kept."""
     if rule == "last" or not is_numeric(column.type):
         return column.take(pa.array(np.append(kept[1:], len(column)) - 1))
@@ -104,7 +104,7 @@ def _grouped(column: pa.ChunkedArray, kept: Numbers, rule: str) -> pa.ChunkedArr
     return pa.array(rounded.astype(value_type.to_pandas_dtype()).tolist(), column.type, mask=counts == 0)
 
 
-def numbered(table: pa.Table, episode: int, first: int, rate: float) -> pa.Table:
+def number_rows(table: pa.Table, episode: int, first: int, rate: float) -> pa.Table:
     """Return rows with new numbers and times.
 
     Args:

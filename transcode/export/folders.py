@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from vidprep.formats.errors import StoreError, for_json
-from vidprep.formats.manifest.row import escaped_label
+from vidprep.formats.manifest.row import escape_label
 from vidprep.formats.manifest.table import read_rows
 from vidprep.formats.profiles import CONTAINERS
 from vidprep.formats.spread import smart_resize
@@ -37,7 +37,7 @@ from vidprep.transcode.export.pack import (
     building,
     ids_of_splits,
     jpeg_of,
-    numbered_classes,
+    number_classes,
     open_intact,
     refuse_linked_files,
     refuse_odd_ids,
@@ -106,7 +106,7 @@ def write_frames(store: FrameStore, out: Path, options: PackOptions) -> None:
             names = [f"{id_}/img_{number:05d}.jpg" for number in range(1, len(numbers) + 1)]
             for name, data in zip(names, _pictures(video, numbers, options), strict=True):
                 (out / name).write_bytes(data)
-            line = _described(video, numbers, names, seconds, _starts(video, rows.get(id_)), options.captions_as)
+            line = _describe(video, numbers, names, seconds, _starts(video, rows.get(id_)), options.captions_as)
             file.write(json.dumps(line, default=str) + "\n")
 
 
@@ -132,7 +132,7 @@ def _starts(video: StoredVideo, row: _Times | None) -> list[float] | None:
 def _pictures(video: StoredVideo, numbers: Sequence[int], options: PackOptions) -> Iterator[bytes]:
     """Yield JPEGs: those of the store where it has them in that size."""
     size = _size(video, options.scale)
-    own = video.store.coded(video.id) if size is None else None
+    own = video.store.stored_jpegs(video.id) if size is None else None
     if own is not None:
         yield from (bytes(own[number]) for number in numbers)
         return
@@ -153,7 +153,7 @@ def _size(video: StoredVideo, scale: Scale) -> tuple[int, int] | None:
     return None if (height, width) == (video.height, video.width) else (height, width)
 
 
-def _described(
+def _describe(
     video: StoredVideo,
     numbers: Sequence[int],
     names: list[str],
@@ -176,7 +176,7 @@ def _described(
     if captions_as is not None:
         line[captions_as] = _dialogue(video, labels, captions_as)
         labels = {name: value for name, value in labels.items() if name != captions_as}
-    return line | {escaped_label(name, LINE_KEYS): for_json(value) for name, value in labels.items()}
+    return line | {escape_label(name, LINE_KEYS): for_json(value) for name, value in labels.items()}
 
 
 def _dialogue(video: StoredVideo, labels: Mapping[str, Any], form: str) -> list[dict[str, str]]:
@@ -203,7 +203,7 @@ def _videofolder(store: VideoStore, ids: Sequence[str], out: Path) -> None:
     checksums = {row.id: row.sha256 for row in read_rows(store.folder, _Checksum)}
     with (out / "metadata.csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["file_name", *(csv_cell(escaped_label(name, ("file_name",))) for name in names)])
+        table.writerow(["file_name", *(csv_cell(escape_label(name, ("file_name",))) for name in names)])
         for id_ in ids:
             is_webm = store.entry(id_).container == "webm"
             suffix = ".mp4" if is_webm else f".{store.entry(id_).container}"
@@ -245,7 +245,7 @@ def write_torchcodec(store: FrameStore, out: Path, _options: PackOptions) -> Non
         target.write_text(store.frame_mappings(id_))
 
 
-def _listed(text: str) -> str:
+def _parse_list(text: str) -> str:
     if any(letter.isspace() for letter in text):
         raise StoreError(f"{text}: this format separates fields by spaces, and the path has some; rename it")
     return text
@@ -282,10 +282,11 @@ def _write_lists(store: FrameStore, out: Path, name: str, videos: VideoStore | N
         name: Name of the list.
         videos: The encoded videos; None if frames are in folders.
     """
-    classes = numbered_classes(store, out)
+    classes = number_classes(store, out)
     for split, ids in ids_of_splits(store).items():
         places = (
-            (f"{_listed(id_)} {len(store[id_])}" if videos is None else _listed(_own_file(videos, id_))) for id_ in ids
+            (f"{_parse_list(id_)} {len(store[id_])}" if videos is None else _parse_list(_own_file(videos, id_)))
+            for id_ in ids
         )
         lines = [f"{place} {classes[id_]}\n" for place, id_ in zip(places, ids, strict=True)]
         (out / f"{name}{split and f'_{split}'}.txt").write_text("".join(lines))

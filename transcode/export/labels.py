@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidprep.formats.errors import SourceError
-from vidprep.formats.manifest.row import ManifestRow, escaped_label
+from vidprep.formats.manifest.row import ManifestRow, escape_label
 from vidprep.formats.manifest.table import manifest_rows
 from vidprep.formats.model import Cut
 from vidprep.formats.moments import Tolerance, exact_seconds
@@ -45,7 +45,7 @@ class CarriedLabels:
     def write(self, out: Path) -> None:
         with (out / "labels.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows(
-                [[*OWN, *(csv_cell(escaped_label(name, OWN)) for name in self.names)], *self.rows]
+                [[*OWN, *(csv_cell(escape_label(name, OWN)) for name in self.names)], *self.rows]
             )
 
 
@@ -59,7 +59,7 @@ def carry_over(store: Path, table: Path | ArrowStream) -> CarriedLabels:
             check_regular(table)
         except OSError as error:
             raise SourceError(f"cannot be read: {error.strerror}", path=table) from error
-    found = read_source_table(table)
+    source = read_source_table(table)
     where = table if isinstance(table, Path) else Path("the table")
     by_id: dict[str, ManifestRow] = {}
     by_source: dict[str, list[ManifestRow]] = defaultdict(list)
@@ -67,17 +67,17 @@ def carry_over(store: Path, table: Path | ArrowStream) -> CarriedLabels:
         if row.ok:
             by_id[row.id] = row
             by_source[row.source].append(row)
-    places = cut_columns(found.columns, str(where))
+    places = cut_columns(source.columns, str(where))
     if not places.names:
-        columns = ", ".join(map(one_line, found.columns))
+        columns = ", ".join(map(one_line, source.columns))
         raise SourceError(
             f"does not say where its labels hold: give columns start and end (seconds), or start_frame and end_frame; columns: {columns}",
             path=where,
         )
-    kept = [name for name in found.columns if name not in ("id", "path") and name not in places.names]
+    kept = [name for name in source.columns if name not in ("id", "path") and name not in places.names]
     rows: list[list[object]] = []
     unseen = 0
-    for number, (label, cells) in enumerate(zip(found.rows(), places.cuts(found), strict=True), 1):
+    for number, (label, cells) in enumerate(zip(source.rows(), places.cuts(source), strict=True), 1):
         try:
             cut, outputs = places.cut(cells), _outputs(label, where, by_id, by_source)
             shown = [(row, *span) for row in outputs if (span := _span(cut, row))]

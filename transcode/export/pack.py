@@ -28,11 +28,11 @@ from vidprep.formats.manifest.table import CLASSES_NAME, MANIFEST_NAME, manifest
 from vidprep.formats.storage.local import check_writable, first_link, replacing
 from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.encoded import VideoStore
-from vidprep.formats.stores.gops import GOPS_NAME, facts_in, known_in, known_of, write_gops
+from vidprep.formats.stores.gops import GOPS_NAME, facts_in, list_known, read_known, write_gops
 from vidprep.formats.stores.registry import VIDEO_SHARDS, layout_of
-from vidprep.formats.stores.shards import ShardWriter, shuffled
+from vidprep.formats.stores.shards import ShardWriter, shuffle_ids
 from vidprep.transcode.destination.run_file import settings_of
-from vidprep.transcode.media.ffmpeg_program import used_versions
+from vidprep.transcode.media.ffmpeg_program import list_versions
 from vidprep.transcode.settings.output import FrameOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
@@ -44,18 +44,18 @@ def ids_of_splits(store: FrameStore) -> Mapping[str, Sequence[str]]:
     column = store.label_columns().columns.get(SPLIT_LABEL)
     if column is None or not pa.types.is_string(column.type):
         return {"": store.ids}
-    found: dict[str, list[str]] = defaultdict(list)
+    splits: dict[str, list[str]] = defaultdict(list)
     for id_, split in zip(store.ids, values_of(column), strict=True):
         if not split or Path(split).name != split:
             raise StoreError(
                 f"{id_} has the split {split!r}; give every video one, a plain name, by `vidprep label`",
                 path=store.path,
             )
-        found[split].append(id_)
-    return dict(sorted(found.items()))
+        splits[split].append(id_)
+    return dict(sorted(splits.items()))
 
 
-def numbered_classes(store: FrameStore, out: Path) -> dict[str, int]:
+def number_classes(store: FrameStore, out: Path) -> dict[str, int]:
     """Return the class number of each video, and write the names of text classes to labels.txt, one per line. Raises
     StoreError.
     """
@@ -123,26 +123,26 @@ def _pack(
         write_class_numbers(store, out)
     shards = ShardWriter(out, layout, options.shard_bytes, run=0)
     rows: dict[str, ManifestRow] = {}
-    for id_ in _in_shards(ids, order, num_shards, shards):
-        frames = coded(store, id_, options)
+    for id_ in _assign_shards(ids, order, num_shards, shards):
+        frames = encode_frames(store, id_, options)
         row = _row(store, id_, frames, options)
-        rows[id_] = row.recorded(shards.append(row, io.BytesIO(b"".join(frames))))
+        rows[id_] = row.record(shards.append(row, io.BytesIO(b"".join(frames))))
     shards.close()
     write_rows(
         out / MANIFEST_NAME,
         None,
         [rows[id_] for id_ in ids],
-        labels=store.label_columns().taken(ids),
+        labels=store.label_columns().select(ids),
         classes=store.classes,
     )
-    about = _write_settings(out, RunSettings(options))
-    for _ in layout.write_index(out, manifest_rows(out), about):
+    header = _write_settings(out, RunSettings(options))
+    for _ in layout.write_index(out, manifest_rows(out), header):
         pass
 
 
-def _in_shards(ids: Sequence[str], order: Order, num_shards: int, shards: ShardWriter) -> Iterator[str]:
+def _assign_shards(ids: Sequence[str], order: Order, num_shards: int, shards: ShardWriter) -> Iterator[str]:
     """Yield ids in an order, and begin a new shard where one of `num_shards` is due."""
-    for number, id_ in enumerate(shuffled(ids) if order == "shuffled" else ids):
+    for number, id_ in enumerate(shuffle_ids(ids) if order == "shuffled" else ids):
         if number * num_shards // len(ids) > (number - 1) * num_shards // len(ids):
             shards.close()
         yield id_
@@ -150,11 +150,11 @@ def _in_shards(ids: Sequence[str], order: Order, num_shards: int, shards: ShardW
 
 def _write_settings(out: Path, settings: RunSettings) -> dict[str, Any]:
     """Write .vidprep/run.json as a run does, and return its settings and versions."""
-    about = {"settings": settings.as_dict(), "versions": used_versions(settings, "")}
+    content = {"settings": settings.as_dict(), "versions": list_versions(settings, "")}
     (out / STATE_DIR / "partial").mkdir(parents=True)
     with replacing(out / STATE_DIR / "run.json") as file:
-        file.write(json.dumps(about | {"digest": settings.digest}, indent=1).encode())
-    return about
+        file.write(json.dumps(content | {"digest": settings.digest}, indent=1).encode())
+    return content
 
 
 def pack_videos(
@@ -201,11 +201,11 @@ def _pack_videos(
     shards = ShardWriter(out, layout_of(VIDEO_SHARDS), shard_bytes, run=0)
     known = {row.id: row for row in manifest_rows(store.folder, set(ids))}
     rows: dict[str, ManifestRow] = {}
-    for id_ in _in_shards(ids, order, num_shards, shards):
+    for id_ in _assign_shards(ids, order, num_shards, shards):
         row = replace(known[id_], run=None, offset=None, stored_bytes=None, labels=store.labels(id_))
         with open_intact(store, id_, row.sha256) as video:
             if to == VIDEO_SHARDS:
-                row = row.recorded(shards.append(row, video))
+                row = row.record(shards.append(row, video))
             else:
                 row.file_name = f"{id_}.{row.container}"
                 (out / row.file_name).parent.mkdir(parents=True, exist_ok=True)
@@ -217,12 +217,12 @@ def _pack_videos(
         out / MANIFEST_NAME,
         None,
         [rows[id_] for id_ in ids],
-        labels=store.label_columns().taken(ids),
+        labels=store.label_columns().select(ids),
         classes=store.classes,
     )
     index, facts = store.folder / GOPS_NAME, facts_in(out)
     assert facts is not None
-    write_gops(out / GOPS_NAME, facts, known_in(index) if index.is_file() else known_of(()))
+    write_gops(out / GOPS_NAME, facts, read_known(index) if index.is_file() else list_known(()))
     if (store.folder / STATE_DIR / "run.json").is_file():
         settings = settings_of(store.folder)
         output = replace(settings.video, store=to, shard_bytes=shard_bytes)
@@ -356,14 +356,14 @@ def _replace_with(partial: Path, out: Path, about: str) -> None:
     marker.write_text(about)
 
 
-def coded(store: FrameStore, id_: str, options: FrameOutput) -> list[Any]:
+def encode_frames(store: FrameStore, id_: str, options: FrameOutput) -> list[Any]:
     """Return the frames of a video as `options` stores them: the stored JPEGs if possible, else encoded from RGB."""
     video = store[id_]
     if not options.is_coded:
         return [frame.tobytes() for frame in video.frames()]
-    found = store.coded(id_)
-    if found is not None:
-        return list(found)
+    stored = store.stored_jpegs(id_)
+    if stored is not None:
+        return list(stored)
     return [jpeg_of(frame, options) for frame in video.frames()]
 
 

@@ -39,13 +39,13 @@ from vidprep.formats.storage.untrusted import read_json
 from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.registry import open_store
 from vidprep.transcode.audit.robot import EXACT_SECONDS
-from vidprep.transcode.audit.statistics import Statistics, joined_statistics, statistics_of_rows
-from vidprep.transcode.check.robot_files import STATE_NAME, faults_of_files, written_files
+from vidprep.transcode.audit.statistics import Statistics, join_statistics, statistics_of_rows
+from vidprep.transcode.check.robot_files import STATE_NAME, faults_of_files, read_record
 from vidprep.transcode.export._robot_files import (
     EPISODES_NAME,
     STATS_NAME,
     RowFiles,
-    about_episode,
+    describe_episode,
     flat_statistics,
     plain_statistics,
     statistics_of_video,
@@ -54,7 +54,7 @@ from vidprep.transcode.export._robot_files import (
     write_json,
     write_table,
 )
-from vidprep.transcode.export._robot_rows import Numbers, numbered, rows_at
+from vidprep.transcode.export._robot_rows import Numbers, number_rows, rows_at
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
@@ -116,42 +116,42 @@ def check_robot_output(source: Path, destination: Path, settings: RunSettings) -
         DestinationError: The destination holds files of others where rows and metadata belong.
         StoreError: The source cannot be read.
     """
-    found, asked = LeRobotDataset.read(source), settings.retime.frame_rate
+    dataset, rate = LeRobotDataset.read(source), settings.retime.frame_rate
     if not (destination / STATE_DIR / STATE_NAME).is_file():
         for name in ("data", "meta"):
             if (destination / name).exists():
                 raise DestinationError(
                     f"holds {name}/, which vidprep did not write; take another folder", path=destination
                 )
-    if found.depth_cameras and asked is not None and found.rate % asked:
+    if dataset.depth_cameras and rate is not None and dataset.rate % rate:
         raise SettingsError(
-            f"<fps>: the depth of {found.depth_cameras[0]} is copied as it is, at {found.rate:g} frames per second; give a rate that "
+            f"<fps>: the depth of {dataset.depth_cameras[0]} is copied as it is, at {dataset.rate:g} frames per second; give a rate that "
             "divides it",
-            fps=str(asked),
+            fps=str(rate),
         )
     output = settings.output
     if isinstance(output, VideoOutput) and output.encoder.codec == "vp9":
         raise SettingsError("<codec>: LeRobot takes h264, hevc and av1", codec="vp9")
-    if asked is None and found.rate != int(found.rate):
+    if rate is None and dataset.rate != int(dataset.rate):
         raise SettingsError(
-            f"{source}: has {found.rate:g} frames per second, and LeRobot's rates are whole numbers; give <fps>",
-            fps=int(found.rate),
+            f"{source}: has {dataset.rate:g} frames per second, and LeRobot's rates are whole numbers; give <fps>",
+            fps=int(dataset.rate),
         )
-    if asked is None:
-        return found.rate
-    if asked.denominator != 1:
-        raise SettingsError(f"<fps>: LeRobot's rates are whole numbers; give {round(asked)}", fps=f"{float(asked):.6g}")
-    if asked > Fraction(found.rate):
+    if rate is None:
+        return dataset.rate
+    if rate.denominator != 1:
+        raise SettingsError(f"<fps>: LeRobot's rates are whole numbers; give {round(rate)}", fps=f"{float(rate):.6g}")
+    if rate > Fraction(dataset.rate):
         raise SettingsError(
-            f"<fps>: the dataset has {found.rate:g} rows per second; give as much or less", fps=str(asked)
+            f"<fps>: the dataset has {dataset.rate:g} rows per second; give as much or less", fps=str(rate)
         )
-    return float(asked)
+    return float(rate)
 
 
 def forget_robot_dataset(destination: Path) -> None:
     """Let LeRobot open nothing while videos change, as rows and videos would not fit, and note that the rows are missing."""
     (destination / INFO_NAME).unlink(missing_ok=True)
-    write_json(destination / STATE_DIR / STATE_NAME, {"files": written_files(destination).get("files", {})})
+    write_json(destination / STATE_DIR / STATE_NAME, {"files": read_record(destination).get("files", {})})
 
 
 def complete_robot_dataset(
@@ -177,22 +177,22 @@ def complete_robot_dataset(
         DestinationError: The destination holds files of others where these belong.
         OSError: A file cannot be written.
     """
-    found, rate = LeRobotDataset.read(source), check_robot_output(source, destination, settings)
+    dataset, rate = LeRobotDataset.read(source), check_robot_output(source, destination, settings)
     videos = {row.id: row for row in manifest_rows(destination) if row.ok}
-    digest, before = _digest(found, videos, actions), written_files(destination)
+    digest, before = _digest(dataset, videos, actions), read_record(destination)
     if before.get("digest") == digest and not any(faults_of_files(destination)):
         return dict(before["left_out"])
     stage = destination / STATE_DIR / STAGE_NAME
     shutil.rmtree(stage, ignore_errors=True)
     store, made = open_store(destination), _Result()
-    _write_rows(stage, found, videos, store, rate, actions, made)
+    _write_rows(stage, dataset, videos, store, rate, actions, made)
     for name, count in made.lost_texts.items():
         say(
             f"{count_of(count, 'text')} of {name} in rows that are left out could not be kept; a column of lists keeps all"
         )
     left_out = {str(number): why for number, why in made.left_out.items()}
     if made.kept:
-        _write_metadata(stage, found, store, made, rate, jobs, say)
+        _write_metadata(stage, dataset, store, made, rate, jobs, say)
     _put_in_place(destination, stage, {"digest": digest, "left_out": left_out}, before)
     return left_out
 
@@ -207,16 +207,16 @@ def _write_metadata(
     say: Callable[[str], object],
 ) -> None:
     """Write all files but the rows."""
-    if (longest := max(about["length"] for about in made.abouts) / rate) > EXACT_SECONDS:
+    if (longest := max(row["length"] for row in made.abouts) / rate) > EXACT_SECONDS:
         say(
             f"an episode lasts {longest:.0f} s: after {EXACT_SECONDS:.0f} s LeRobot's float32 times are too coarse for its reader; cut it"
         )
     _add_statistics_of_pictures(store, made, jobs)
     _add_depth(stage, found, made)
-    abouts = [about | flat_statistics(own) for about, own in zip(made.abouts, made.statistics, strict=True)]
+    abouts = [row | flat_statistics(own) for row, own in zip(made.abouts, made.statistics, strict=True)]
     write_table(stage / EPISODES_NAME, pa.Table.from_pylist(abouts))
     write_table(stage / TASKS_NAME, task_table([found.tasks[number] for number in sorted(found.tasks)]))
-    write_json(stage / STATS_NAME, _known_statistics(found.root) | plain_statistics(joined_statistics(made.statistics)))
+    write_json(stage / STATS_NAME, _read_statistics(found.root) | plain_statistics(join_statistics(made.statistics)))
     for path in sorted((found.root / "meta").glob("*")):
         if path.is_file() and path.name not in WRITTEN:
             shutil.copyfile(path, stage / "meta" / path.name)
@@ -243,8 +243,8 @@ def _digest(found: LeRobotDataset, videos: Mapping[str, ManifestRow], actions: s
     of_data = list[tuple[str, int, int]]()
     for name in sorted({episode.data for episode in found.episodes}):
         if (found.root / name).exists():
-            about = (found.root / name).stat()
-            of_data.append((name, about.st_size, about.st_mtime_ns))
+            status = (found.root / name).stat()
+            of_data.append((name, status.st_size, status.st_mtime_ns))
     known = [
         str(FORMAT),
         json.dumps(found.info),
@@ -257,7 +257,9 @@ def _digest(found: LeRobotDataset, videos: Mapping[str, ManifestRow], actions: s
     return hashlib.sha256("\0".join(known).encode()).hexdigest()
 
 
-def _kept(found: LeRobotDataset, episode: Episode, videos: Mapping[str, ManifestRow], store: FrameStore) -> KeptEpisode:
+def _find_kept(
+    found: LeRobotDataset, episode: Episode, videos: Mapping[str, ManifestRow], store: FrameStore
+) -> KeptEpisode:
     """Return which rows have a frame in the videos of an episode. Raises StoreError if its cameras do not agree, or lack one."""
     own, rows = dict[str, ManifestRow](), None
     for camera, part in episode.videos.items():
@@ -309,9 +311,9 @@ def _write_rows(
                         raise tables
                     if made.kept and made.kept[-1].episode.number == episode.number:
                         raise StoreError("is listed twice")
-                    each = _kept(found, episode, videos, store)
+                    each = _find_kept(found, episode, videos, store)
                     rows = _rows_of(episode, tables.get(episode.number), new_tasks)
-                    rows = numbered(rows_at(rows, each.rows, actions, made.lost_texts), len(made.kept), first, rate)
+                    rows = number_rows(rows_at(rows, each.rows, actions, made.lost_texts), len(made.kept), first, rate)
                     measured, place = statistics_of_rows(rows), files.write(rows)
                 except StoreError as error:
                     made.left_out[episode.number] = error.message
@@ -327,20 +329,20 @@ def _write_rows(
                 made.kept.append(each)
                 made.statistics.append(measured)
                 texts = [found.tasks[task] for task in sorted(found.tasks)]
-                about = about_episode(rows, texts, place, each.videos, episode.number, rate)
-                made.abouts.append(about | _about_depth(found, episode, made))
+                row = describe_episode(rows, texts, place, each.videos, episode.number, rate)
+                made.abouts.append(row | _describe_depth(found, episode, made))
 
 
-def _about_depth(found: LeRobotDataset, episode: Episode, made: _Result) -> dict[str, Any]:
+def _describe_depth(found: LeRobotDataset, episode: Episode, made: _Result) -> dict[str, Any]:
     """Return what the table of episodes says of the cameras of depth, whose videos stay as they are."""
-    about: dict[str, Any] = {}
+    row: dict[str, Any] = {}
     for camera in found.depth_cameras:
         part = episode.videos[camera]
         number = made.depth.setdefault((camera, part.path), sum(name == camera for name, _ in made.depth))
         chunk, file = divmod(number, EPISODES_PER_CHUNK)
-        about |= {f"videos/{camera}/chunk_index": chunk, f"videos/{camera}/file_index": file}
-        about |= {f"videos/{camera}/from_timestamp": part.start, f"videos/{camera}/to_timestamp": part.end}
-    return about
+        row |= {f"videos/{camera}/chunk_index": chunk, f"videos/{camera}/file_index": file}
+        row |= {f"videos/{camera}/from_timestamp": part.start, f"videos/{camera}/to_timestamp": part.end}
+    return row
 
 
 def _rows_of(episode: Episode, rows: pa.Table | None, new_tasks: Mapping[int, int]) -> pa.Table:
@@ -361,10 +363,10 @@ def _add_statistics_of_pictures(store: FrameStore, made: _Result, jobs: int) -> 
     """Add statistics of frames of each video, evenly distributed."""
     places = [(number, camera, row) for number, each in enumerate(made.kept) for camera, row in each.videos.items()]
     with ThreadPoolExecutor(jobs) as pool:
-        for (number, camera, _), found in zip(
+        for (number, camera, _), own in zip(
             places, pool.map(partial(statistics_of_video, store), [row.id for *_, row in places]), strict=True
         ):
-            made.statistics[number][camera] = found
+            made.statistics[number][camera] = own
 
 
 def _add_depth(stage: Path, found: LeRobotDataset, made: _Result) -> None:
@@ -384,7 +386,7 @@ def _add_depth(stage: Path, found: LeRobotDataset, made: _Result) -> None:
                 statistics[camera] = own
 
 
-def _known_statistics(source: Path) -> dict[str, Any]:
+def _read_statistics(source: Path) -> dict[str, Any]:
     """Return statistics of the source, for columns of which none are computed, such as pictures among the rows."""
     path = source / STATS_NAME
     try:
@@ -396,16 +398,16 @@ def _known_statistics(source: Path) -> dict[str, Any]:
 def _info(found: LeRobotDataset, store: FrameStore, made: _Result, rate: float) -> dict[str, Any]:
     """Return info.json: that of the source, with what has changed."""
     features = found.features
-    for about in features.values():
-        if "fps" in about:
-            about["fps"] = int(rate)
+    for feature in features.values():
+        if "fps" in feature:
+            feature["fps"] = int(rate)
     for camera in found.depth_cameras:
         features[camera]["info"] = {"video.fps": found.rate, **video_info_of(features[camera])}
     for camera, row in made.kept[0].videos.items():
-        about = features[camera]
-        about.pop("video_info", None)
-        about["shape"] = _shape(about, row)
-        about["info"] = video_info(store, row, rate)
+        feature = features[camera]
+        feature.pop("video_info", None)
+        feature["shape"] = _shape(feature, row)
+        feature["info"] = video_info(store, row, rate)
     kept_info = {name: value for name, value in found.info.items() if name not in OF_OLD_VERSIONS}
     return {
         **kept_info,

@@ -33,7 +33,7 @@ def pictures_folder(destination: Path) -> Path:
     return destination.parent / f".{destination.name}.pictures"
 
 
-def with_pictures_as_videos(source: Path, folder: Path) -> Path:
+def convert_pictures(source: Path, folder: Path) -> Path:
     """Write a LeRobot dataset of version 3.0 in which columns of pictures are videos. What is there already is not written again.
 
     Raises:
@@ -41,23 +41,25 @@ def with_pictures_as_videos(source: Path, folder: Path) -> Path:
         StoreError: It cannot be read, or a picture is not in its row.
         OSError: A file cannot be written.
     """
-    found = LeRobotDataset.read(source)
-    columns = [name for name, about in found.features.items() if about.get("dtype") == "image"]
+    dataset = LeRobotDataset.read(source)
+    columns = [name for name, feature in dataset.features.items() if feature.get("dtype") == "image"]
     if not columns:
         raise SettingsError(f"{source}: has no column of pictures; leave out <images_to_video>", images_to_video=True)
-    episodes = list(_written(found, columns, folder))
+    episodes = list(_write(dataset, columns, folder))
     write_table(folder / "meta/episodes/chunk-000/file-000.parquet", pa.Table.from_pylist(episodes))
     for path in (source / "meta").glob("*"):
         if path.is_file() and path.name != Path(INFO_NAME).name:
             shutil.copyfile(path, folder / "meta" / path.name)
-    features = {name: about | ({"dtype": "video"} if name in columns else {}) for name, about in found.features.items()}
+    features = {
+        name: feature | ({"dtype": "video"} if name in columns else {}) for name, feature in dataset.features.items()
+    }
     places = {"codebase_version": "v3.0", "data_path": DATA, "video_path": VIDEO, "features": features}
-    _write_tasks(found, folder)
-    write_json(folder / INFO_NAME, {**found.info, **places})
+    _write_tasks(dataset, folder)
+    write_json(folder / INFO_NAME, {**dataset.info, **places})
     return folder
 
 
-def _written(found: LeRobotDataset, columns: list[str], folder: Path) -> Iterator[dict[str, Any]]:
+def _write(found: LeRobotDataset, columns: list[str], folder: Path) -> Iterator[dict[str, Any]]:
     """Write videos and rows, and yield the rows of the table of episodes."""
     links = dict[tuple[str, str], int]()
     declared = found.episode_statistics() if found.depth_cameras and found.version != "v2.0" else {}
@@ -68,17 +70,17 @@ def _written(found: LeRobotDataset, columns: list[str], folder: Path) -> Iterato
         changed_ns = (found.root / name).stat().st_mtime_ns if tables else 0
         chunk, file = divmod(number, EPISODES_PER_CHUNK)
         for episode in (episode for episode in found.episodes if episode.data == name):
-            about = _about(found, episode, folder, links) | {"data/chunk_index": chunk, "data/file_index": file}
+            row = _describe(found, episode, folder, links) | {"data/chunk_index": chunk, "data/file_index": file}
             known = declared.get(episode.number, {})
-            about |= flat_statistics({camera: known[camera] for camera in found.depth_cameras if camera in known})
+            row |= flat_statistics({camera: known[camera] for camera in found.depth_cameras if camera in known})
             for column in columns:
                 video = folder / f"{episode_video(column, episode.number)}.mp4"
                 is_there = video.exists() and video.stat().st_mtime_ns == changed_ns
                 if not is_there and column in (table := tables.get(episode.number, pa.table({}))).column_names:
                     _write_video(table[column], video, found.rate, f"{column} of episode {episode.number}")
                     os.utime(video, ns=(changed_ns, changed_ns))
-                about |= _place(column, *divmod(episode.number, EPISODES_PER_CHUNK), 0.0, episode.length / found.rate)
-            yield about
+                row |= _place(column, *divmod(episode.number, EPISODES_PER_CHUNK), 0.0, episode.length / found.rate)
+            yield row
         if tables:
             rows, kept = folder / DATA.format(chunk_index=chunk, file_index=file), pa.concat_tables(tables.values())
             write_table(rows, kept.drop([column for column in columns if column in kept.column_names]))
@@ -90,7 +92,9 @@ def _place(camera: str, chunk: int, file: int, start: float, end: float) -> dict
     return {f"videos/{camera}/{name}": value for name, value in zip(names, (chunk, file, start, end), strict=True)}
 
 
-def _about(found: LeRobotDataset, episode: Episode, folder: Path, links: dict[tuple[str, str], int]) -> dict[str, Any]:
+def _describe(
+    found: LeRobotDataset, episode: Episode, folder: Path, links: dict[tuple[str, str], int]
+) -> dict[str, Any]:
     """Return the row of an episode, and link the videos that it has.
 
     Args:
@@ -99,9 +103,9 @@ def _about(found: LeRobotDataset, episode: Episode, folder: Path, links: dict[tu
         folder: The dataset that is written.
         links: Numbers of the videos that are linked, by camera and path.
     """
-    about: dict[str, Any] = {"episode_index": episode.number, "length": episode.length, "tasks": list(episode.tasks)}
+    row: dict[str, Any] = {"episode_index": episode.number, "length": episode.length, "tasks": list(episode.tasks)}
     first = episode.first or 0
-    about |= {"dataset_from_index": first, "dataset_to_index": first + episode.length}
+    row |= {"dataset_from_index": first, "dataset_to_index": first + episode.length}
     for camera, part in episode.videos.items():
         if (camera, part.path) not in links:
             links[camera, part.path] = sum(name == camera for name, _ in links)
@@ -109,8 +113,8 @@ def _about(found: LeRobotDataset, episode: Episode, folder: Path, links: dict[tu
             link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
             link.symlink_to((found.root / part.path).resolve())
-        about |= _place(camera, *divmod(links[camera, part.path], EPISODES_PER_CHUNK), part.start, part.end)
-    return about
+        row |= _place(camera, *divmod(links[camera, part.path], EPISODES_PER_CHUNK), part.start, part.end)
+    return row
 
 
 def _write_tasks(found: LeRobotDataset, folder: Path) -> None:

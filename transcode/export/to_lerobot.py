@@ -29,12 +29,12 @@ from vidprep.formats.stores.base import FrameStore
 from vidprep.formats.stores.encoded import VideoStore
 from vidprep.formats.training.rows import RowsGap, read_rows, rows_at_times, rows_of_frames
 from vidprep.transcode.audit.robot import TOLERANCE_SECONDS
-from vidprep.transcode.audit.statistics import Statistics, joined_statistics, statistics_of_rows
+from vidprep.transcode.audit.statistics import Statistics, join_statistics, statistics_of_rows
 from vidprep.transcode.export._robot_files import (
     EPISODES_NAME,
     STATS_NAME,
     RowFiles,
-    about_episode,
+    describe_episode,
     flat_statistics,
     plain_statistics,
     statistics_of_video,
@@ -43,7 +43,7 @@ from vidprep.transcode.export._robot_files import (
     write_json,
     write_table,
 )
-from vidprep.transcode.export._robot_rows import numbered
+from vidprep.transcode.export._robot_rows import number_rows
 from vidprep.transcode.export.pack import open_intact
 from vidprep.transcode.export.targets import PackOptions
 from vidprep.transcode.sources.robot import episode_video
@@ -69,8 +69,8 @@ def write_lerobot(store: FrameStore, out: Path, options: PackOptions) -> None:
     with RowFiles(out) as files:
         for number, (name, cameras) in enumerate(episodes.items()):
             table = _table(store, name, cameras, tasks, rate, options.rows_gap)
-            table = numbered(table.cast(schema), number, sum(about["length"] for about in abouts), rate)
-            abouts.append(about_episode(table, tasks, files.write(table), cameras, number, rate))
+            table = number_rows(table.cast(schema), number, sum(row["length"] for row in abouts), rate)
+            abouts.append(describe_episode(table, tasks, files.write(table), cameras, number, rate))
             statistics.append(
                 statistics_of_rows(table) | {camera: statistics_of_video(store, id_) for camera, id_ in cameras.items()}
             )
@@ -81,19 +81,19 @@ def write_lerobot(store: FrameStore, out: Path, options: PackOptions) -> None:
                     path.write_bytes(video.read())
     write_table(
         out / EPISODES_NAME,
-        pa.Table.from_pylist([about | flat_statistics(own) for about, own in zip(abouts, statistics, strict=True)]),
+        pa.Table.from_pylist([row | flat_statistics(own) for row, own in zip(abouts, statistics, strict=True)]),
     )
     write_table(out / TASKS_NAME, task_table(tasks))
-    write_json(out / STATS_NAME, plain_statistics(joined_statistics(statistics)))
+    write_json(out / STATS_NAME, plain_statistics(join_statistics(statistics)))
     first = next(iter(episodes.values()))
     features = {camera: _camera_feature(store, rows[id_], rate) for camera, id_ in first.items()} | _features(schema)
-    about = {
+    row = {
         "robot_type": None,
         **totals(abouts, len(tasks), rate),
         "splits": {"train": f"0:{len(abouts)}"},
         "features": features,
     }
-    write_json(out / INFO_NAME, about)
+    write_json(out / INFO_NAME, row)
 
 
 def _episodes(store: VideoStore) -> dict[str, dict[str, str]]:
@@ -105,23 +105,23 @@ def _episodes(store: VideoStore) -> dict[str, dict[str, str]]:
             f"has no label {EPISODE_LABELS[0]}, which says to which episode a video belongs; `vidprep label` adds it",
             path=store.path,
         )
-    found = defaultdict[Any, dict[str, str]](dict)
+    episodes = defaultdict[Any, dict[str, str]](dict)
     for id_ in store.ids:
         labels = store.labels(id_)
         camera = str(labels.get(CAMERA_LABEL) or ONLY_CAMERA)
         camera = camera if camera.startswith("observation.") else PREFIX + camera
         if "/" in camera or labels.get(key) is None:
             raise StoreError(f"{id_}: has no {key}, or a camera {camera!r} that is no name", path=store.path)
-        if camera in found[labels[key]]:
+        if camera in episodes[labels[key]]:
             raise StoreError(f"{id_}: is a second video of {camera} in episode {labels[key]}", path=store.path)
-        found[labels[key]][camera] = id_
-    cameras = {tuple(sorted(each)) for each in found.values()}
+        episodes[labels[key]][camera] = id_
+    cameras = {tuple(sorted(each)) for each in episodes.values()}
     if len(cameras) > 1:
         raise StoreError(f"its episodes have different cameras: {sorted(cameras)[:2]}", path=store.path)
-    return {str(name): dict(sorted(found[name].items())) for name in sorted(found, key=_by_number)}
+    return {str(name): dict(sorted(episodes[name].items())) for name in sorted(episodes, key=_natural_key)}
 
 
-def _by_number(name: object) -> list[tuple[str, int]]:
+def _natural_key(name: object) -> list[tuple[str, int]]:
     """Return a key by which `ep_2` comes before `ep_10`."""
     return [(other, int(digits or -1)) for other, digits in re.findall(r"(\D*)(\d*)", str(name))]
 
@@ -172,25 +172,25 @@ def _table(
 def _schema(store: VideoStore, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
     """Return the columns of all episodes. Whole numbers in one and others in another are float32. Raises StoreError."""
     first, *others = schemas.items()
-    found = first[1]
+    common = first[1]
     for name, schema in others:
-        if schema.names != found.names:
-            raise StoreError(f"{name}: has the columns {schema.names}, others have {found.names}", path=store.path)
-        for place, (one, other) in enumerate(zip(found, schema, strict=True)):
+        if schema.names != common.names:
+            raise StoreError(f"{name}: has the columns {schema.names}, others have {common.names}", path=store.path)
+        for place, (one, other) in enumerate(zip(common, schema, strict=True)):
             if one.type == other.type:
                 continue
-            if _as_float(one.type) != _as_float(other.type):
+            if _use_float(one.type) != _use_float(other.type):
                 raise StoreError(
                     f"{name}: has {other.type} in the column {one.name}, others have {one.type}", path=store.path
                 )
-            found = found.set(place, one.with_type(_as_float(one.type)))
-    return found
+            common = common.set(place, one.with_type(_use_float(one.type)))
+    return common
 
 
-def _as_float(kind: pa.DataType) -> pa.DataType:
+def _use_float(kind: pa.DataType) -> pa.DataType:
     """Return float32 for whole numbers, alone and in lists; other types as they are."""
     if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_as_float(kind.value_type), kind.list_size)
+        return pa.list_(_use_float(kind.value_type), kind.list_size)
     return pa.float32() if pa.types.is_integer(kind) else kind
 
 
@@ -225,10 +225,10 @@ def _values(store: VideoStore, id_: str, path: Path, gap: RowsGap) -> dict[str, 
     except ValueError as error:
         raise StoreError(f"has for {id_} {error}", path=path) from error
     kept = [name for name in table.column_names if name not in (*FRAME_NAMES, *TIME_NAMES, *OWN_COLUMNS)]
-    return {name: _as_stored(table[name].take(pa.array(chosen)), name, path) for name in kept}
+    return {name: _convert_column(table[name].take(pa.array(chosen)), name, path) for name in kept}
 
 
-def _as_stored(column: pa.ChunkedArray, name: str, path: Path) -> pa.Array:
+def _convert_column(column: pa.ChunkedArray, name: str, path: Path) -> pa.Array:
     """Return values as LeRobot stores them: texts, numbers, or lists of one length above 1. Raises StoreError."""
     try:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
@@ -249,16 +249,16 @@ def _as_stored(column: pa.ChunkedArray, name: str, path: Path) -> pa.Array:
 
 def _features(schema: pa.Schema) -> dict[str, Any]:
     """Return what info.json says of the columns."""
-    found = {}
+    features = {}
     for field in schema:
         is_list = pa.types.is_fixed_size_list(field.type)
         kind = str(field.type.value_type if is_list else field.type)
-        found[field.name] = {
+        features[field.name] = {
             "dtype": TYPES.get(kind, kind),
             "shape": [field.type.list_size if is_list else 1],
             "names": None,
         }
-    return found
+    return features
 
 
 def _camera_feature(store: VideoStore, row: ManifestRow, rate: float) -> dict[str, Any]:

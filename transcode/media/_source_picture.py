@@ -29,7 +29,7 @@ from vidprep.formats.model import (
     VideoInfo,
 )
 from vidprep.formats.video.midway import properties_of
-from vidprep.formats.video.picture_facts import hdr_metadata_of, rounded_crop, turn_of
+from vidprep.formats.video.picture_facts import hdr_metadata_of, round_crop, turn_of
 from vidprep.formats.video.pyav import is_one_of_views, plane_lines
 from vidprep.formats.video.rgb import HD_LINES
 from vidprep.formats.video.source import Source
@@ -192,7 +192,7 @@ def describe(frame: VideoFrame, info: VideoInfo, *, ignores_alpha: bool = False)
     if crop.left + crop.right >= stored.width or crop.top + crop.bottom >= stored.height:
         warnings.append(Remark("cropping_ignored", f"the container crops all of {stored}; not followed"))
         crop = NO_CROPPING
-    rounded = rounded_crop(crop, frame)
+    rounded = round_crop(crop, frame)
     if (rounded.left, rounded.top) != (crop.left, crop.top) and rounded != NO_CROPPING:
         warnings.append(
             Remark(

@@ -405,10 +405,10 @@ class AudioTrack:
             self._writer.container.start_encoding()
         except (AvError, ValueError) as error:
             raise EncodeError(f"{encoder} does not start: {reason_of(error)}") from error
-        self._packets = self._encoded(chain([first], blocks))
+        self._packets = self._encode_blocks(chain([first], blocks))
         return True
 
-    def _encoded(self, blocks: Iterator[tuple[int, Samples]]) -> Iterator[AudioPacket]:
+    def _encode_blocks(self, blocks: Iterator[tuple[int, Samples]]) -> Iterator[AudioPacket]:
         """Yield packets of these blocks, with silence between them."""
         import numpy as np
 
@@ -418,7 +418,7 @@ class AudioTrack:
             while due < at:
                 if self._pictures_over and at - due > self._rate:
                     self.warnings.append(LEFT_OUT)
-                    yield from self._coded(None, due)
+                    yield from self._encode_block(None, due)
                     return
                 silent += min(at - due, self._rate)
                 if silent > MAX_SILENT_HOURS * 3600 * self._rate:
@@ -426,15 +426,15 @@ class AudioTrack:
                         f"its audio has gaps of more than {MAX_SILENT_HOURS} hours; --audio drop or copy encodes no silence"
                     )
                 silence = np.zeros((len(samples), min(at - due, self._rate)), np.float32)
-                yield from self._coded(silence, due)
+                yield from self._encode_block(silence, due)
                 due += silence.shape[1]
             heard = samples[:, due - at :]
             if heard.size:  # the first block may be shorter than Opus's delay in mp4
-                yield from self._coded(heard, due)
+                yield from self._encode_block(heard, due)
             due += heard.shape[1]
-        yield from self._coded(None, due)
+        yield from self._encode_block(None, due)
 
-    def _coded(self, samples: Samples | None, at: int) -> Iterator[AudioPacket]:
+    def _encode_block(self, samples: Samples | None, at: int) -> Iterator[AudioPacket]:
         frame = None
         if samples is not None:
             # PyAV needs contiguous memory, so copy.

@@ -38,7 +38,7 @@ def check_repeats(count: int, due: int, rate: Fraction, max_frames: int) -> None
 def check_claims(
     source: Source, settings: RunSettings, window: Window, clock: OutputClock | None, on_progress: Callable[[], None]
 ) -> None:
-    """Raise LimitError if `retimed` would refuse the frames that ffmpeg is about to make, by the times of packets. Decodes
+    """Raise LimitError if `retime` would refuse the frames that ffmpeg is about to make, by the times of packets. Decodes
     nothing.
 
     Args:

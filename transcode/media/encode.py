@@ -12,7 +12,7 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.audio import AudioTrack
-from vidprep.transcode.media.stream import FilteredFrame, FrameStream, made_ahead, waiting_frames
+from vidprep.transcode.media.stream import FilteredFrame, FrameStream, make_ahead, waiting_frames
 from vidprep.transcode.media.verify import Measurements, Verifier, check_decoder
 from vidprep.transcode.settings.run import RunSettings
 
@@ -41,8 +41,8 @@ def encode_and_measure(
         decoder = check_decoder(options.codec, writer.context.extradata)
         verifier = Verifier(output, options.codec, decoder, gop=options.gop, gate=settings.gate)
         audio.add_to(writer)
-        filtered = made_ahead(stream.filtered(), waiting, cores)
-        with closing(made_ahead(_encoded(filtered, writer), waiting, cores)) as encoded:
+        filtered = make_ahead(stream.filter(), waiting, cores)
+        with closing(make_ahead(_encode(filtered, writer), waiting, cores)) as encoded:
             for frame, packets in encoded:
                 if frame is not None:
                     durations[frame.pts] = frame.duration
@@ -59,7 +59,7 @@ def encode_and_measure(
         writer.close()
 
 
-def _encoded(frames: Generator[FilteredFrame, None, None], writer: VideoWriter) -> Generator[Encoded, None, None]:
+def _encode(frames: Generator[FilteredFrame, None, None], writer: VideoWriter) -> Generator[Encoded, None, None]:
     with closing(frames):
         for frame in frames:
             yield Encoded(frame, writer.encode(frame.frame, frame.pts))

@@ -35,7 +35,7 @@ from vidprep.transcode.media._source_picture import is_rgb
 from vidprep.transcode.media.ffmpeg_program import crops_for_containers
 from vidprep.transcode.media.frames import CODED_AS_FIELDS, DEINTERLACER, SourceFacts
 from vidprep.transcode.media.picture_filter import PictureFilter
-from vidprep.transcode.media.stream import FrameStream, made_ahead, waiting_frames
+from vidprep.transcode.media.stream import FrameStream, make_ahead, waiting_frames
 from vidprep.transcode.media.verify import Measurements, Verifier
 from vidprep.transcode.settings.run import RunSettings
 
@@ -138,7 +138,7 @@ def build_command(binary: str, source: str, partial: Path, stream: FrameStream, 
     if (tag := CODECS[options.codec].tags.get(box.name)) is not None:
         writing["tag:v"] = tag
     writing |= box.options
-    if output.frame_rate:  # packets do not tell about a gap; `retimed` limits the rest
+    if output.frame_rate:  # packets do not tell about a gap; `retime` limits the rest
         writing["frames:v"] = settings.limits.max_frames + 1
     else:  # a duration of one tick is not reliable: use the previous step, as the other engine does
         too_short = f"lt(DURATION*TB\\,{2 * info.time_base})*gt(N\\,0)"
@@ -249,7 +249,7 @@ def measure_file(
             file_base = time_base_of(video)
             order = array("q")
             waiting = waiting_frames(output.size)
-            with closing(made_ahead(stream.filtered(), waiting, cores)) as filtered:
+            with closing(make_ahead(stream.filter(), waiting, cores)) as filtered:
                 for frame, pts, _ in filtered:
                     order.append(pts)
                     verifier.expect(frame, rescale(pts, output.time_base, file_base))

@@ -23,10 +23,10 @@ def find_ffmpeg(asked: str | Path | None) -> str:
     """
     named = str(asked or os.environ.get("VIDPREP_FFMPEG", ""))
     if named:
-        found = shutil.which(named)
-        if found is None:
+        path = shutil.which(named)
+        if path is None:
             raise MissingError(f"no ffmpeg at {named}; give --ffmpeg the path of one, or leave it out")
-        return found
+        return path
     on_path = shutil.which("ffmpeg")
     if on_path:
         return on_path
@@ -85,7 +85,7 @@ def is_of_this_pyav(encoder_version: str | None) -> bool:
     )
 
 
-def used_versions(settings: RunSettings, ffmpeg: str) -> dict[str, str]:
+def list_versions(settings: RunSettings, ffmpeg: str) -> dict[str, str]:
     from importlib.metadata import version
 
     return {

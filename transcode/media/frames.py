@@ -24,7 +24,7 @@ from vidprep.formats.model import Cut, rescale
 from vidprep.formats.moments import MILLISECOND, OutputClock, Window, is_variable
 from vidprep.formats.video.seek import SeekPoint, seek_to
 from vidprep.formats.video.source import Source
-from vidprep.formats.video.timestamps import StampCounts, TimedFrame, on_time_line
+from vidprep.formats.video.timestamps import StampCounts, TimedFrame, add_timestamps
 from vidprep.transcode.media.bounds import check_repeats
 
 UNSPECIFIED, NAMED_MATRICES = 2, {0, 1, 2, *range(4, 18)}
@@ -139,17 +139,17 @@ def source_frames(
     step = source.info.usual_step
     ahead = source.packets_ahead(entry.packets, from_middle=entry.frames_before is not None)
     decoded = source.decode(iter(ahead))
-    placed = on_time_line(_limited(decoded, max_frames, on_progress), step, facts, ahead)
-    frames = _numbered(_with_ends(_deinterlaced(placed, facts, source.info.codec), source, facts), entry, facts)
+    placed = add_timestamps(_limit(decoded, max_frames, on_progress), step, facts, ahead)
+    frames = _number(_add_ends(_deinterlace(placed, facts, source.info.codec), source, facts), entry, facts)
 
     before: SourceFrame | None = None  # the last one before the cut
-    found = False
+    has_frame = False
     is_bounded = window.stop is not None or window.end_frame is not None
 
     def counted(frame: SourceFrame, *, is_held: bool = False) -> SourceFrame:
-        nonlocal found
-        if not found:
-            found, facts.opening = True, window.opening(frame.pts, is_held=is_held)
+        nonlocal has_frame
+        if not has_frame:
+            has_frame, facts.opening = True, window.opening(frame.pts, is_held=is_held)
             facts.span = frame.pts, frame.end_pts
         facts.num_frames, facts.span = facts.num_frames + 1, (facts.span[0], frame.end_pts)
         facts.steps.add(frame.end_pts - frame.pts)
@@ -160,30 +160,30 @@ def source_frames(
 
     for frame in frames:
         facts.end_tick = frame.end_pts
-        if not found:
-            window = window.counted_from(facts.origin_pts)
+        if not has_frame:
+            window = window.count_from(facts.origin_pts)
             if window.is_before(frame.pts, frame.index) and not window.is_past(frame.pts, frame.index):
                 before = frame
                 continue
         if is_bounded and window.is_past(frame.pts, frame.index):
             # If a cut lies within one frame, the frame on screen at its start.
             held = frame if window.begins_by_start(frame.pts) else before
-            if not found and held is not None and window.end_frame is None:
+            if not has_frame and held is not None and window.end_frame is None:
                 yield counted(held, is_held=held is before)
             break
-        if not found and before is not None and window.shows_before(frame.pts):
+        if not has_frame and before is not None and window.shows_before(frame.pts):
             yield counted(before, is_held=True)
         yield counted(frame)
     else:
         facts.read_to_end = True
-        if not found and before is not None and window.outlasts_start(before.end_pts):
+        if not has_frame and before is not None and window.outlasts_start(before.end_pts):
             yield counted(before, is_held=True)
     facts.is_vfr = is_variable(facts.steps, source.info.time_base)
-    if not found:
+    if not has_frame:
         raise NoVideoError(_nothing_found(source, window, facts), path=source.path)
 
 
-def _numbered(
+def _number(
     frames: Iterable[tuple[VideoFrame, int, int]], entry: SeekPoint, facts: SourceFacts
 ) -> Iterator[SourceFrame]:
     """Yield frames with numbers and times from the first frame displayed. Frames before the first needed one are dropped."""
@@ -215,7 +215,7 @@ def _nothing_found(source: Source, window: Window, facts: SourceFacts) -> str:
     return f"the cut from {cut} holds no frame{length}{': ' + damage if damage else ''}"
 
 
-def _limited(frames: Iterator[VideoFrame], max_frames: int, on_progress: Callable[[], None]) -> Iterator[VideoFrame]:
+def _limit(frames: Iterator[VideoFrame], max_frames: int, on_progress: Callable[[], None]) -> Iterator[VideoFrame]:
     for count, frame in enumerate(frames, 1):
         on_progress()
         if count > max_frames:
@@ -223,7 +223,7 @@ def _limited(frames: Iterator[VideoFrame], max_frames: int, on_progress: Callabl
         yield frame
 
 
-def _deinterlaced(frames: Iterable[TimedFrame], facts: SourceFacts, codec: str) -> Iterator[TimedFrame]:
+def _deinterlace(frames: Iterable[TimedFrame], facts: SourceFacts, codec: str) -> Iterator[TimedFrame]:
     """Yield progressive frames: bwdif deinterlaces, which needs one frame before and one after; the number of frames is
     unchanged.
 
@@ -319,7 +319,7 @@ def buffer_arguments(frame: VideoFrame) -> str:
     )
 
 
-def _with_ends(
+def _add_ends(
     frames: Iterable[TimedFrame], source: Source, facts: SourceFacts
 ) -> Iterator[tuple[VideoFrame, int, int]]:
     """Yield each frame with its start and end. The end is the next frame's start; for the last frame, its own duration.
@@ -345,7 +345,7 @@ def _with_ends(
         yield held.frame, held.pts, held.pts + duration + source.empty_ticks_at_end
 
 
-def retimed(
+def retime(
     frames: Iterable[SourceFrame],
     clock: OutputClock | None,
     time_base: Fraction,

@@ -17,10 +17,10 @@ from vidprep.formats.errors import VerifyError
 from vidprep.formats.model import FrameSize, Orientation
 from vidprep.formats.video.jpeg import JpegCoder, jpeg_coder
 from vidprep.formats.video.picture_facts import turn_of
-from vidprep.formats.video.pyav import demuxed, visible_bytes
+from vidprep.formats.video.pyav import demux, visible_bytes
 from vidprep.formats.video.source import open_video
 from vidprep.transcode.media.metrics import FrameScore, FrameScorer, QualityReport, QualitySums
-from vidprep.transcode.media.stream import FilteredFrame, FrameStream, made_ahead, waiting_frames
+from vidprep.transcode.media.stream import FilteredFrame, FrameStream, make_ahead, waiting_frames
 from vidprep.transcode.settings.run import RunSettings
 
 LOSSLESS = FrameScore(0.0, 0.0, 1.0)
@@ -82,10 +82,10 @@ def store_frames(
     previous: tuple[VideoFrame, FrameScore] | None = None
     waiting = waiting_frames(output.size)
     if own is not None and coder is not None:
-        frames = kept_or_coded(stream, own, coder)
+        frames = keep_or_encode(stream, own, coder)
     else:
-        frames = _coded(made_ahead(stream.filtered(), waiting, cores), coder)
-    with partial.open("wb") as file, closing(made_ahead(frames, waiting, cores)) as coded:
+        frames = _encode(make_ahead(stream.filter(), waiting, cores), coder)
+    with partial.open("wb") as file, closing(make_ahead(frames, waiting, cores)) as coded:
         for number, (frame, pts, data, is_kept) in enumerate(coded):
             stored.num_kept += is_kept
             remembers = scorer is not None and scorer.has_memory
@@ -108,7 +108,7 @@ def store_frames(
     return stored
 
 
-def _coded(frames: Generator[FilteredFrame, None, None], coder: JpegCoder | None) -> Generator[CodedFrame, None, None]:
+def _encode(frames: Generator[FilteredFrame, None, None], coder: JpegCoder | None) -> Generator[CodedFrame, None, None]:
     previous: tuple[VideoFrame, bytes] | None = None
     with closing(frames):
         for frame in frames:
@@ -129,7 +129,7 @@ def own_jpegs(settings: RunSettings, stream: FrameStream, path: str, *, is_serie
     return path if is_series and settings.keeps_jpegs and stream.info.codec == "mjpeg" else None
 
 
-def kept_or_coded(stream: FrameStream, own: str, coder: JpegCoder) -> Generator[CodedFrame, None, None]:
+def keep_or_encode(stream: FrameStream, own: str, coder: JpegCoder) -> Generator[CodedFrame, None, None]:
     """Yield each frame with the JPEG that the source has for it, or with a new one if that one does not fit: it has another
     size, is turned by EXIF, or does not decode completely.
 
@@ -139,7 +139,7 @@ def kept_or_coded(stream: FrameStream, own: str, coder: JpegCoder) -> Generator[
         coder: Encoder of the others.
     """
     with open_video(own) as container:
-        packets = demuxed(container, container.streams.video[0])
+        packets = demux(container, container.streams.video[0])
         packet = next(packets)
         for item in stream:
             due = stream.facts.origin_pts + item.source_pts

@@ -71,19 +71,19 @@ XPSNR_DEEP_WIDTH = 64  # FFmpeg 9.0 reads what lies behind shorter lines of 16-b
 
 def not_scored(size: FrameSize, pixel_format: str, gate: QualityGate) -> dict[str, str]:
     """Return the scores that `gate` asks for and such pictures do not get, each with the reason."""
-    found = {}
+    reasons = {}
     if "vmaf" in gate.score:
         shorter, longer = SMALLEST_SIDES
         if _is_v1(gate.vmaf_model):
             name = V1_NAME.fullmatch(gate.vmaf_model)
             shorter, longer = SMALLEST_SIDES_V1.get(name[1] if name else "", max(SMALLEST_SIDES_V1.values()))
         if min(size) < shorter or max(size) < longer:
-            found["vmaf"] = f"no VMAF: pictures of {size} are too small for the model {gate.vmaf_model}"
+            reasons["vmaf"] = f"no VMAF: pictures of {size} are too small for the model {gate.vmaf_model}"
     if "xpsnr" in gate.score and "10" in pixel_format and size.width % XPSNR_DEEP_WIDTH:
-        found["xpsnr"] = (
+        reasons["xpsnr"] = (
             f"no XPSNR: that of 10-bit pictures is right only where {XPSNR_DEEP_WIDTH} divides the width, here {size.width}"
         )
-    return found
+    return reasons
 
 
 def _is_v1(model: str) -> bool:
@@ -135,7 +135,7 @@ class FrameScorer:
         for place, meter in enumerate(meters):
             reference, pad = split, place
             if meter is vmaf and _is_v1(self._model or ""):
-                last, reference, pad = _as_v1(graph, last), _as_v1(graph, split, place), 0
+                last, reference, pad = _convert_for_v1(graph, last), _convert_for_v1(graph, split, place), 0
             last.link_to(meter, 0, 0)
             reference.link_to(meter, pad, 1)
             last = meter
@@ -178,16 +178,16 @@ class FrameScorer:
             self._log.seek(0)
             version, frames = "", array("d")
             for line in self._log:  # JSON with a line for each value; parsed as a whole it takes 2 kB per frame
-                if found := re.match(rb' *"vmaf": ([\d.]+)', line):
-                    frames.append(float(found[1]))
-                elif found := re.match(rb' *"version": "(.*)"', line):
-                    version = found[1].decode()
+                if match := re.match(rb' *"vmaf": ([\d.]+)', line):
+                    frames.append(float(match[1]))
+                elif match := re.match(rb' *"version": "(.*)"', line):
+                    version = match[1].decode()
         except (AvError, OSError) as error:
             raise VerifyError(f"libvmaf left no scores: {error}") from error
         return Vmaf(frames, f"{self._model} (libvmaf {version})")
 
 
-def _as_v1(graph: av.filter.Graph, last: FilterContext, pad: int = 0) -> FilterContext:
+def _convert_for_v1(graph: av.filter.Graph, last: FilterContext, pad: int = 0) -> FilterContext:
     """Return a filter that converts to the pixel format that models of version 1 want."""
     converted = graph.add("format", V1_DEPTH)
     last.link_to(converted, pad, 0)

@@ -75,7 +75,7 @@ class Shape:
     pad: bool = False
 
     @staticmethod
-    def of(
+    def build(
         source: SourcePicture, scale: Scale, like: OutputRoom | None, warnings: list[Remark], *, keeps_odd: bool = False
     ) -> Shape:
         stored, turned = source.size, source.orientation.transpose
@@ -89,7 +89,7 @@ class Shape:
 
         target = like.size if like else scale.size
         if target is None:
-            return Shape._by_short_side(source, scale, width, height, warnings, keeps_odd=keeps_odd)
+            return Shape._build_by_short_side(source, scale, width, height, warnings, keeps_odd=keeps_odd)
         fit = scale.fit if scale.size else "pad"
         zoom = {"pad": min, "crop": max, "stretch": min}[fit](target.width / width, target.height / height)
         grows = zoom > 1 if fit != "stretch" else target.width > width or target.height > height
@@ -124,7 +124,7 @@ class Shape:
         )
 
     @staticmethod
-    def _by_short_side(
+    def _build_by_short_side(
         source: SourcePicture,
         scale: Scale,
         width: Fraction,
@@ -232,7 +232,7 @@ def plan_picture(
         tone_map = colour_out.transfer != colour_in.transfer and not HDR_TRANSFERS.keys().isdisjoint(
             (colour_in.transfer, colour_out.transfer)
         )
-    shape = Shape.of(
+    shape = Shape.build(
         source,
         settings.scale,
         OutputRoom(like.size, like.room) if like else None,
@@ -250,7 +250,7 @@ def plan_picture(
     chain.trim(shape.trim, turns_next=turns_first)
     if turns_first:
         chain.turn(source.orientation)
-    chain.scale(_swapped(shape.scaled) if turns_first else shape.scaled, colour_out, tone_map=tone_map)
+    chain.scale(_swap(shape.scaled) if turns_first else shape.scaled, colour_out, tone_map=tone_map)
     if not turns_first:
         chain.turn(source.orientation)
     chain.fit(shape)
@@ -298,7 +298,7 @@ class _Chain:
         source = self._source
         if source.tagged.transfer in HDR_TRANSFERS:  # the tone map and ffmpeg's encoders use the frame's metadata
             is_steady = not (tone_map and source.codec in TOLD_AT_KEYFRAMES)
-            self.filters += _without(source.light if is_steady else NO_HDR_METADATA)
+            self.filters += _delete_light(source.light if is_steady else NO_HDR_METADATA)
         if is_refused(source.tagged):
             self.filters.append(("setparams", tags_for_scaling(self.colour, is_rgb=source.is_rgb)))
 
@@ -355,7 +355,7 @@ class _Chain:
     def turn(self, orientation: Orientation) -> None:
         self.filters += _turn(orientation)
         if orientation.transpose:
-            self.size = _swapped(self.size)
+            self.size = _swap(self.size)
 
     def scale(self, size: FrameSize, colour_out: Colour, *, tone_map: bool) -> None:
         """Scale to the size, pixel format and colours of the output."""
@@ -376,7 +376,7 @@ class _Chain:
             transfers = self._begin_tone_map(size, colour) if tone_map else ""
             precise = self._pixel_format == "rgb24" or (self._is_jpeg and not self._yuv_in)
             self._scale_to(size, self.colour, colour, picture, "+full_chroma_int+full_chroma_inp" * precise, transfers)
-            self.filters += _without(NO_HDR_METADATA) if tone_map else []
+            self.filters += _delete_light(NO_HDR_METADATA) if tone_map else []
         if converts:
             self.filters.append(_convert(colour, colour_out, picture))
             if self._is_jpeg:
@@ -417,7 +417,7 @@ class _Chain:
             self.filters.append(("format", self._pixel_format))
 
     def _hold(self, size: FrameSize, *, turned: bool) -> None:
-        held = _held_as(self.picture, turned=turned)
+        held = _plain_format(self.picture, turned=turned)
         if held != self.picture:
             self._scale_to(size, self.colour, self.colour, held)
 
@@ -429,7 +429,7 @@ class _Chain:
         self.picture = picture
 
 
-def _without(light: HdrMetadata) -> list[tuple[str, str]]:
+def _delete_light(light: HdrMetadata) -> list[tuple[str, str]]:
     """Return filters that delete from frames each kind of HDR metadata that `light` does not have."""
     kinds = (("MASTERING_DISPLAY_METADATA", light.mastering), ("CONTENT_LIGHT_LEVEL", light.content))
     return [("sidedata", f"mode=delete:type={kind}") for kind, kept in kinds if kept is None]
@@ -463,7 +463,7 @@ def _turn(turn: Orientation) -> list[tuple[str, str]]:
     return filters + ([("vflip", ""), ("copy", "")] if turn.flip_vertical else [])
 
 
-def _held_as(pixel_format: str, *, turned: bool) -> str:
+def _plain_format(pixel_format: str, *, turned: bool) -> str:
     """Return a pixel format that `crop` and `transpose` support: planar, with chroma subsampled equally in both
     directions.
     """
@@ -478,5 +478,5 @@ def _held_as(pixel_format: str, *, turned: bool) -> str:
     return f"yuv{'444' if turned else '411' if chroma == 16 else '422'}p{depth}"
 
 
-def _swapped(size: FrameSize) -> FrameSize:
+def _swap(size: FrameSize) -> FrameSize:
     return FrameSize(size.height, size.width)

@@ -65,7 +65,7 @@ class PictureFilter:
         self._info, self._settings, self._pixel_format = info, settings, pixel_format
         self._hides_all, self.ignored_alpha = hides_all, False
         self._ignores_alpha: bool | None = True if info.has_unused_byte else None
-        self.source = self._described(first)
+        self.source = self._describe(first)
         self.picture = plan_picture(self.source, settings, pixel_format)
         self.changes: list[str] = []
         self.changed: set[str] = set()
@@ -79,7 +79,7 @@ class PictureFilter:
         self._key = self._key_of(first)
         self._build(first, self.picture)
 
-    def _described(self, frame: VideoFrame) -> SourcePicture:
+    def _describe(self, frame: VideoFrame) -> SourcePicture:
         if self._ignores_alpha is None and holds_alpha(frame.format.name):
             self._ignores_alpha = self.ignored_alpha = is_invisible(frame) and self._hides_all()
         return describe(frame, self._info, ignores_alpha=self._ignores_alpha is True)
@@ -88,7 +88,7 @@ class PictureFilter:
         if not picture.filters:
             self._graph = None
         elif picture.tone_mapped:
-            self._graph = _kept_graph(buffer_arguments(frame), picture.filters)
+            self._graph = _get_graph(buffer_arguments(frame), picture.filters)
         else:
             self._graph = _Graph(buffer_arguments(frame), picture.filters)
 
@@ -98,7 +98,7 @@ class PictureFilter:
             return self._last[1]
         key = self._key_of(frame)
         if key != self._key:
-            source = self._described(frame)
+            source = self._describe(frame)
             changed = plan_picture(source, self._settings, self._pixel_format, like=self.picture)
             self._note_change(key)
             self._key, self._has_alpha = key, source.has_alpha
@@ -110,14 +110,14 @@ class PictureFilter:
         return filtered
 
     def _key_of(self, frame: VideoFrame) -> _Key:
-        told = properties_of(frame)
+        properties = properties_of(frame)
         light = light_side_data(frame) if is_hdr(frame) else None
         if self._info.codec in TOLD_AT_KEYFRAMES and light == (None, None) and self._key is not None:
             light = self._key.light
         return _Key(
             FrameSize(frame.width, frame.height),
-            told.shape,
-            self._orientation_of(frame, told),
+            properties.shape,
+            self._orientation_of(frame, properties),
             frame.format.name,
             light,
             int(frame.colorspace),
@@ -159,7 +159,7 @@ class _Key(NamedTuple):
 
     def differences_from(self, other: _Key) -> dict[str, str]:
         """Return the changed properties, most visible first: for each name, a text that describes the change."""
-        found = {
+        differences = {
             "size": str(self.size) if self.size != other.size else "",
             "pixel shape": f"pixels of {self.shape or 'the first shape'}" if self.shape != other.shape else "",
             "orientation": "another orientation" if self.orientation != other.orientation else "",
@@ -167,7 +167,7 @@ class _Key(NamedTuple):
             "HDR metadata": "other HDR metadata" if self.light != other.light else "",
             "colour": "other colours" if self[5:] != other[5:] else "",
         }
-        return {name: text for name, text in found.items() if text}
+        return {name: text for name, text in differences.items() if text}
 
 
 class _Graph:
@@ -200,13 +200,13 @@ class _Graph:
             self._source.push(frame)
             filtered = self._sink.pull()
         except (AvError, OSError, ValueError) as error:
-            _kept_graph.cache_clear()
+            _get_graph.cache_clear()
             raise PictureError(f"filtering a frame failed: {error}") from error
         assert isinstance(filtered, VideoFrame)
         return filtered
 
 
 @lru_cache(maxsize=2)
-def _kept_graph(arguments: str, filters: tuple[tuple[str, str], ...]) -> _Graph:
+def _get_graph(arguments: str, filters: tuple[tuple[str, str], ...]) -> _Graph:
     """Return a filter graph, cached: a tone map takes three seconds to set up. Frames leave no state in it."""
     return _Graph(arguments, filters)

@@ -23,7 +23,7 @@ from vidprep.formats.moments import OutputClock, Window
 from vidprep.formats.video.seek import SeekPoint, survey_of
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media._source_picture import is_never_visible
-from vidprep.transcode.media.frames import OutputFrame, SourceFacts, retimed, source_frames
+from vidprep.transcode.media.frames import OutputFrame, SourceFacts, retime, source_frames
 from vidprep.transcode.media.picture_filter import PictureFilter
 from vidprep.transcode.settings.run import RunSettings
 
@@ -40,7 +40,7 @@ def waiting_frames(size: FrameSize) -> int:
     return max(1, min(WAITING_FRAMES, WAITING_BYTES // (size.width * size.height * 3 // 2)))
 
 
-def made_ahead(items: Generator[A, None, None], waiting: int, cores: Callable[[], int]) -> Generator[A, None, None]:
+def make_ahead(items: Generator[A, None, None], waiting: int, cores: Callable[[], int]) -> Generator[A, None, None]:
     """Yield items. While there is one core they are made on request; then a thread makes up to `waiting` of them ahead.
 
     Errors of the producer are raised in their place. Closing the generator closes `items` after the thread has ended.
@@ -123,14 +123,14 @@ def open_source(path: str, settings: RunSettings, cut: Cut) -> Source:
 def timing_of(source: Source, settings: RunSettings, cut: Cut) -> OutputTiming:
     """Return which frames of an opened source a cut shows, and when."""
     retime, info = settings.retime, source.info
-    clock = None if retime.frame_rate is None else OutputClock.of(retime.frame_rate, source.pace)
+    clock = None if retime.frame_rate is None else OutputClock.build(retime.frame_rate, source.pace)
     begin = info.start_seconds if retime.cut_origin == "container" else None
     container_start = None if begin is None else begin / info.time_base
-    window = Window.of(cut, source.pace, info.time_base, clock=clock, container_start=container_start)
+    window = Window.build(cut, source.pace, info.time_base, clock=clock, container_start=container_start)
     return OutputTiming(window, clock)
 
 
-def sampled_frames(
+def choose_sampled(
     source: Source, settings: RunSettings, cut: Cut, on_progress: Callable[[], None] = lambda: None
 ) -> frozenset[int] | None:
     """Return the numbers of the output frames that the settings sample; None for all frames.
@@ -150,19 +150,19 @@ def sampled_frames(
     if settings.sampling is None:
         return None
     with source.again() as again:
-        count, ticks = _counted_by_packets(again, settings, cut)
+        count, ticks = _count_by_packets(again, settings, cut)
     if not count:
         with source.again() as again:
-            count, ticks = _counted_by_decoding(again, settings, cut, on_progress)
+            count, ticks = _count_by_decoding(again, settings, cut, on_progress)
     return frozenset(settings.sampling.numbers(count, float(ticks * source.info.time_base)))
 
 
-def _counted_by_packets(source: Source, settings: RunSettings, cut: Cut) -> tuple[int, Fraction]:
+def _count_by_packets(source: Source, settings: RunSettings, cut: Cut) -> tuple[int, Fraction]:
     """Return the number of frames of a cut and its duration in ticks; 0 if only decoding tells."""
     window, survey = timing_of(source, settings, cut).window, survey_of(source)
     if survey is None or source.damage(read_to_end=True):
         return 0, Fraction(0)
-    shown, window = survey.shown, window.counted_from(survey.origin_pts)
+    shown, window = survey.shown, window.count_from(survey.origin_pts)
     before = 0 if window.is_whole else bisect_left(shown, window.first_needed(shown))
     past = next((number for number in range(before, len(shown)) if window.is_past(shown[number], number)), len(shown))
     starts = shown[before:past]
@@ -173,14 +173,14 @@ def _counted_by_packets(source: Source, settings: RunSettings, cut: Cut) -> tupl
     return len(starts), end - opening
 
 
-def _counted_by_decoding(
+def _count_by_decoding(
     source: Source, settings: RunSettings, cut: Cut, on_progress: Callable[[], None]
 ) -> tuple[int, Fraction]:
     window, facts = timing_of(source, settings, cut).window, SourceFacts()
-    found = source_frames(source, facts, window, max_frames=settings.limits.max_frames, on_progress=on_progress)
-    first = next(found)
+    frames = source_frames(source, facts, window, max_frames=settings.limits.max_frames, on_progress=on_progress)
+    first = next(frames)
     count, end = 0, 0
-    for frame in retimed(chain([first], found), None, source.info.time_base, facts, facts.opening):
+    for frame in retime(chain([first], frames), None, source.info.time_base, facts, facts.opening):
         count, end = count + 1, frame.pts + frame.duration
     return count, Fraction(end)
 
@@ -255,9 +255,9 @@ class FrameStream:
         self.output = _output_format(self.picture_filter, self.info, settings)
         is_constant = self.output.frame_rate is not None
         file_base = settings.output.file_time_base(self.output.time_base, is_constant=is_constant)
-        self.window, self.clock = timing.window.counted_from(self.facts.origin_pts), timing.clock
+        self.window, self.clock = timing.window.count_from(self.facts.origin_pts), timing.clock
         self.opening, self.first_tick = self.facts.opening if opening is None else opening, opened.pts
-        frames = retimed(
+        frames = retime(
             chain([opened], decoded),
             self.clock,
             self.info.time_base,
@@ -270,17 +270,17 @@ class FrameStream:
         )
         if only is not None:
             frames = (frame for number, frame in enumerate(frames) if number in only)
-        self._frames = self._counted(islice(frames, num_frames), first_pts, on_progress)
+        self._frames = self._count(islice(frames, num_frames), first_pts, on_progress)
 
     def __iter__(self) -> Iterator[OutputFrame]:
         return self._frames
 
-    def filtered(self) -> Generator[FilteredFrame, None, None]:
+    def filter(self) -> Generator[FilteredFrame, None, None]:
         """Yield the frames to encode."""
         for frame in self._frames:
             yield FilteredFrame(self.picture_filter.apply(frame.frame), frame.pts, frame.duration)
 
-    def _counted(
+    def _count(
         self, frames: Iterator[OutputFrame], first_pts: int, on_progress: Callable[[], None]
     ) -> Iterator[OutputFrame]:
         for frame in frames:

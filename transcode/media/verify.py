@@ -328,7 +328,7 @@ class _Half:
         """
         expected = self.measured.samples | in_gops
         try:
-            self._compare(self._from_gops(), expected)
+            self._compare(self._read_gops(), expected)
             by_seeks = [number for number in self.numbers if number in in_gops]
             with closing(NumberedFrames(None, self.path, self.path.stem, self._facts())) as reader:
                 self._compare(reader.read(by_seeks), expected)
@@ -338,12 +338,12 @@ class _Half:
             raise VerifyError(f"the file does not read back: {reason_of(error)}") from error
 
     def _facts(self) -> VideoFacts:
-        found = self.measured
+        measured = self.measured
         return VideoFacts(
-            found.num_frames, 0, 0, pts=sorted(found.pts), time_base=self.time_base, keyframes=found.keyframes
+            measured.num_frames, 0, 0, pts=sorted(measured.pts), time_base=self.time_base, keyframes=measured.keyframes
         )
 
-    def _from_gops(self) -> Iterator[tuple[int, VideoFrame]]:
+    def _read_gops(self) -> Iterator[tuple[int, VideoFrame]]:
         decoders, wanted = GopDecoders(), set(self.numbers)
         with self.path.open("rb") as file:
             for span, inside in spans_of(self.index, self.numbers):

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.labels import CLASS_LABEL, LABELS, SPLIT_LABEL, labels_in, values_of
 from vidprep.formats.manifest.remarks import NOTES
-from vidprep.formats.manifest.table import read_table, with_columns
+from vidprep.formats.manifest.table import add_columns, read_table
 from vidprep.formats.storage.base import is_url
 from vidprep.transcode.check.results import VALIDATION_NAME, read_results
 from vidprep.transcode.destination.run_file import read_run, settings_of
@@ -111,8 +111,8 @@ class FinishedDestination:
 
     @property
     def settings(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.run["settings"]
-        return found
+        settings: dict[str, Any] = self.run["settings"]
+        return settings
 
     @property
     def holds_frames(self) -> bool:
@@ -127,7 +127,7 @@ def open_destination(path: Path, shown: str) -> FinishedDestination:
     table = read_table(path, COLUMNS)
     if table is None or not table.num_rows:
         raise StoreError("has no manifest with rows; let the run finish first", path=path)
-    table = with_columns(table, COLUMNS)
+    table = add_columns(table, COLUMNS)
     return FinishedDestination(path, run, table, table.filter(pc.equal(table["status"], "ok")), shown)
 
 
@@ -160,9 +160,9 @@ def figures(destination: FinishedDestination) -> dict[str, Any]:
             "interlaced": _count(good, "source_is_interlaced"),
             "rotated": pc.sum(pc.not_equal(pc.fill_null(good["source_rotation"], 0), 0)).as_py() or 0,
         },
-        "warnings": _grouped(warnings),
-        "notes": _grouped(notes),
-        "failures": _grouped(
+        "warnings": _group(warnings),
+        "notes": _group(notes),
+        "failures": _group(
             (id_, text)
             for id_, status, text in zip(*(table[n].to_pylist() for n in ("id", "status", "message")), strict=True)
             if status != "ok"
@@ -201,9 +201,9 @@ def _distribution(values: Doubles) -> dict[str, float] | None:
     if not len(values):
         return None
     ordered = np.sort(values)
-    found = {name: float(ordered[max(0, math.ceil(q * len(ordered)) - 1)]) for name, q in QUANTILES.items()}
+    quantiles = {name: float(ordered[max(0, math.ceil(q * len(ordered)) - 1)]) for name, q in QUANTILES.items()}
     finite = ordered[np.isfinite(ordered)]
-    return found | {
+    return quantiles | {
         "median": float(np.median(ordered)),
         "mean": float(finite.mean()) if len(finite) else math.inf,
         "lossless": int(len(ordered) - len(finite)),
@@ -240,17 +240,17 @@ def _keyframes(destination: FinishedDestination) -> dict[str, int]:
     """Return the requested and the longest keyframe interval, the number of videos that do not exceed the requested one,
     and the number of keyframes.
     """
-    good, asked = destination.good, int(destination.settings["encoder"]["gop"])
+    good, gop = destination.good, int(destination.settings["encoder"]["gop"])
     longest = pc.fill_null(good["keyframe_interval_max"], 0)
     return {
-        "asked_interval": asked,
+        "asked_interval": gop,
         "longest_interval": pc.max(longest).as_py() or 0,
-        "videos_that_hold_it": pc.sum(pc.less_equal(longest, asked)).as_py() or 0,
+        "videos_that_hold_it": pc.sum(pc.less_equal(longest, gop)).as_py() or 0,
         "count": pc.sum(pc.list_value_length(good["keyframes"])).as_py() or 0,
     }
 
 
-def _grouped(texts: Iterable[tuple[str, str | None]]) -> list[dict[str, Any]]:
+def _group(texts: Iterable[tuple[str, str | None]]) -> list[dict[str, Any]]:
     """Group texts that differ only in numbers and after a colon, semicolon or bracket; largest group first."""
     counts: Counter[str] = Counter()
     examples: dict[str, list[dict[str, str]]] = defaultdict(list)
@@ -278,7 +278,7 @@ def _validation(path: Path) -> dict[str, Any] | None:
         for loader in each or ():
             seeks[loader["loader"]].update({name: loader[name] for name in ("tried", "wrong", "unread")})
     return {
-        "when": _span(table, "checked_at") or _at((path / VALIDATION_NAME).stat().st_mtime),
+        "when": _span(table, "checked_at") or _format_time((path / VALIDATION_NAME).stat().st_mtime),
         "videos": table.num_rows,
         "faults": [fault for faults in table["faults"].to_pylist() for fault in faults or ()],
         "scored_against_source": len(numbers(table, "psnr_y_db")),
@@ -298,11 +298,13 @@ def _models(table: pa.Table) -> str:
 
 def _span(table: pa.Table, name: str) -> str | None:
     """Return the first and last time by the minute; None without times."""
-    first, last = (None if (found := end(table[name]).as_py()) is None else _at(found) for end in (pc.min, pc.max))
+    first, last = (
+        None if (seconds := end(table[name]).as_py()) is None else _format_time(seconds) for end in (pc.min, pc.max)
+    )
     return first if first == last else f"{first} to {last}"
 
 
-def _at(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 

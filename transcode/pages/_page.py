@@ -45,7 +45,7 @@ class Column:
     Attributes:
         name: Its title
         show: Formats a value
-        key: Key of the value in a row, for `Table.of`
+        key: Key of the value in a row, for `Table.build`
     """
 
     name: str
@@ -68,7 +68,7 @@ class Table:
     sortable: bool = False
 
     @classmethod
-    def of(cls, columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, sortable: bool = False) -> Table:
+    def build(cls, columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, sortable: bool = False) -> Table:
         """Return a table of rows by the keys of its columns; missing keys are empty cells."""
         return cls(columns, [[row.get(column.key) for column in columns] for row in rows], sortable)
 
@@ -149,7 +149,7 @@ class Page:
     sections: Sequence[Section]
 
 
-def as_html(page: Page) -> str:
+def render_html(page: Page) -> str:
     """Return the page as one HTML file. Raises MissingError if extra `report` is not installed."""
     try:
         import jinja2
@@ -189,7 +189,7 @@ def _datatables() -> tuple[str, str]:
     return f"{script}\nwindow.DataTable = {name[1]};", css
 
 
-def as_markdown(page: Page) -> str:
+def render_markdown(page: Page) -> str:
     """Return the page without pictures and charts; long tables are shortened, with a note."""
     lines = [f"# {_literal(page.title)}", "", _literal(page.subtitle), ""]
     for section in page.sections:
@@ -222,7 +222,7 @@ def chart_text(text: str) -> str:
     return html.escape(printable(text), quote=False)
 
 
-def in_percent(value: float) -> str:
+def format_percent(value: float) -> str:
     return f"{value:.0%}"
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from vidprep.formats.errors import count_of, in_bytes
+from vidprep.formats.errors import count_of, format_bytes
 from vidprep.transcode.pages._figures import Doubles, FinishedDestination, kind_of, numbers
 from vidprep.transcode.pages._page import (
     COLOURS,
@@ -26,7 +26,7 @@ from vidprep.transcode.pages._page import (
     Tile,
     chart_text,
     decimals,
-    in_percent,
+    format_percent,
     layout,
 )
 from vidprep.transcode.pages._stills import (
@@ -45,19 +45,19 @@ NO_NAME = "none"
 
 def class_sections(figure: dict[str, Any]) -> list[Section]:
     """Return the sections about classes and splits; empty if the videos have neither."""
-    found = figure["classes"]
-    if found is None:
+    tally = figure["classes"]
+    if tally is None:
         return []
-    splits: list[str] = found["splits"]
-    unsplit = any(cell["split"] is None for cell in found["cells"])
+    splits: list[str] = tally["splits"]
+    unsplit = any(cell["split"] is None for cell in tally["cells"])
     names = [*splits, *([NO_NAME] if unsplit and splits else [])]
-    counts = _counts(found["cells"], has_classes=found["has_classes"])
+    counts = _counts(tally["cells"], has_classes=tally["has_classes"])
     columns = [Column("class"), Column("videos", decimals(0)), Column("minutes", decimals(1))]
     for name in names:
         columns += [Column(name, decimals(0)), Column(f"{name}, minutes", decimals(1))]
     classes = sorted(counts.keys() - {ALL})
     rows = [_row(name, counts[name], names) for name in [ALL, *classes[:ROWS_MAX]]]
-    parts = [f"{len(classes):,} class{'es' * (len(classes) != 1)}"] if found["has_classes"] else []
+    parts = [f"{len(classes):,} class{'es' * (len(classes) != 1)}"] if tally["has_classes"] else []
     parts += [f"{len(splits)} split{'s' * (len(splits) != 1)}"] if splits else []
     text = f"{' in '.join(parts)}." + (f" Shown: {ROWS_MAX}." if len(classes) > ROWS_MAX else "")
     if lacking := [name for name in classes if any(not counts[name][split][0] for split in splits)]:
@@ -104,7 +104,7 @@ def run_sections(
     shown: dict[StillTask, StillResult],
 ) -> list[Section]:
     names = _names([Path(destination.shown) for destination in destinations])
-    about = [
+    lines = [
         [Section("At a glance", tiles=_tiles(figure)), *_groups(figure), _validation(figure), *class_sections(figure)]
         for figure in all_figures
     ]
@@ -117,7 +117,7 @@ def run_sections(
     ]
     charts = Section("Size and quality", charts=_charts(names, destinations, all_figures))
     tables = [_videos(names, destinations), _settings(names, all_figures)]
-    return [*_side_by_side(names, about), charts, *_side_by_side(names, frames), *tables]
+    return [*_side_by_side(names, lines), charts, *_side_by_side(names, frames), *tables]
 
 
 def _side_by_side(names: list[str], sections: list[list[Section]]) -> list[Section]:
@@ -128,10 +128,10 @@ def _side_by_side(names: list[str], sections: list[list[Section]]) -> list[Secti
     for name, own in zip(names, sections, strict=True):
         for section in own:
             by_title[section.title].append((name, section))
-    return [_joined(title, of_each) for title, of_each in by_title.items()]
+    return [_join_sections(title, of_each) for title, of_each in by_title.items()]
 
 
-def _joined(title: str, of_each: list[tuple[str, Section]]) -> Section:
+def _join_sections(title: str, of_each: list[tuple[str, Section]]) -> Section:
     texts = dict(of_each)
     same = len({section.text for section in texts.values()}) == 1
     text = of_each[0][1].text if same else " ".join(f"{name}: {section.text}" for name, section in of_each)
@@ -178,7 +178,7 @@ def _tiles(figure: dict[str, Any]) -> list[Tile]:
     if sources and outputs:
         change = f"{abs(1 - outputs / sources):.0%} {'saved' if outputs <= sources else 'more'}"
         larger = f"; {figure['larger_than_source']:,} larger than their source" if figure["larger_than_source"] else ""
-        tiles.append(Tile(in_bytes(outputs), "of outputs", f"from {in_bytes(sources)}: {change}{larger}"))
+        tiles.append(Tile(format_bytes(outputs), "of outputs", f"from {format_bytes(sources)}: {change}{larger}"))
     tiles += _still_tiles(figure, outputs)
     if figure["duration_seconds"]:
         tiles.append(Tile(_length(figure["duration_seconds"]), "of video", f"{frames:,} frames"))
@@ -225,7 +225,7 @@ def _still_tiles(figure: dict[str, Any], outputs: int) -> list[Tile]:
     if outputs and stills["png_bytes"]:
         tiles.append(
             Tile(
-                in_bytes(stills["png_bytes"]),
+                format_bytes(stills["png_bytes"]),
                 "as PNG files",
                 f"{stills['png_bytes'] / outputs:.1f} × as much; {of_sample}",
             )
@@ -233,7 +233,7 @@ def _still_tiles(figure: dict[str, Any], outputs: int) -> list[Tile]:
     if outputs and stills["jpeg_bytes"] and figure["holds"] == "videos":
         tiles.append(
             Tile(
-                in_bytes(stills["jpeg_bytes"]),
+                format_bytes(stills["jpeg_bytes"]),
                 f"as JPEG files of quality {JPEG_QUALITY}",
                 f"{stills['jpeg_bytes'] / outputs:.1f} × as much; {of_sample}",
             )
@@ -296,7 +296,7 @@ def _bytes_chart(names: list[str], all_figures: list[dict[str, Any]]) -> Chart:
                 "name": chart_text(name),
                 "y": list(shown),
                 "x": [size / 1e6 for size in shown.values()],
-                "text": [in_bytes(size) for size in shown.values()],
+                "text": [format_bytes(size) for size in shown.values()],
                 "hoverinfo": "text+name",
                 "textposition": "auto",
                 "marker": {"color": COLOURS[number % len(COLOURS)]},
@@ -363,7 +363,7 @@ def _size_chart(names: list[str], destinations: list[FinishedDestination]) -> Ch
 
 
 def _hover(row: dict[str, Any]) -> str:
-    size = f"{row['width']}x{row['height']}, {row['num_frames']:,} frames, {in_bytes(row['size_bytes'])}"
+    size = f"{row['width']}x{row['height']}, {row['num_frames']:,} frames, {format_bytes(row['size_bytes'])}"
     return f"{chart_text(row['id'])}<br>{size}"
 
 
@@ -417,29 +417,29 @@ def _groups(figure: dict[str, Any]) -> list[Section]:
 
 
 def _validation(figure: dict[str, Any]) -> Section:
-    found = figure["validation"]
-    if found is None:
+    validation = figure["validation"]
+    if validation is None:
         return Section("Validation", "Not read again since the run. To do that: vidprep validate SRC DST")
-    faults, scored = found["faults"], ""
-    if found["scored_when"] not in (None, found["when"]):
-        scored = f" ({found['scored_when']})"
+    faults, scored = validation["faults"], ""
+    if validation["scored_when"] not in (None, validation["when"]):
+        scored = f" ({validation['scored_when']})"
     section = Section(
         "Validation",
-        f"{count_of(found['videos'], 'video')} read again ({found['when']}), {found['scored_against_source']:,} scored against the source "
-        f"again{scored}, {found['scored_by_ffmpeg']:,} by the ffmpeg command too; {count_of(len(faults), 'fault')}.",
+        f"{count_of(validation['videos'], 'video')} read again ({validation['when']}), "
+        f"{validation['scored_against_source']:,} scored against the source again{scored}, {validation['scored_by_ffmpeg']:,} by the ffmpeg command too; {count_of(len(faults), 'fault')}.",
     )
-    if vmaf := found["vmaf"]:
-        note = f"{found['vmaf_model']}; from {vmaf['lowest']:.1f}"
+    if vmaf := validation["vmaf"]:
+        note = f"{validation['vmaf_model']}; from {vmaf['lowest']:.1f}"
         section.tiles.append(Tile(f"{vmaf['median']:.1f}", "VMAF, median", note))
-    if xpsnr := found["xpsnr_db"]:
+    if xpsnr := validation["xpsnr_db"]:
         section.tiles.append(Tile(DB(xpsnr["median"]), "XPSNR, median", f"from {DB(xpsnr['lowest'])}"))
     if faults:
         section.text += f" Shown: {FAULTS_SHOWN}." if len(faults) > FAULTS_SHOWN else ""
         section.tables.append(Table([Column("fault")], [(fault,) for fault in faults[:FAULTS_SHOWN]]))
-    if found["seeks"]:
+    if validation["seeks"]:
         columns = [Column("loader"), Column("random seeks", decimals(0)), Column("to another picture", decimals(0))]
         columns.append(Column("videos it does not read", decimals(0)))
-        rows = [(name, seeks["tried"], seeks["wrong"], seeks["unread"]) for name, seeks in found["seeks"].items()]
+        rows = [(name, seeks["tried"], seeks["wrong"], seeks["unread"]) for name, seeks in validation["seeks"].items()]
         section.tables.append(Table(columns, rows))
     return section
 
@@ -452,7 +452,7 @@ def _videos(names: list[str], destinations: list[FinishedDestination]) -> Sectio
         Column("size"),
         Column("frames", decimals(0)),
         Column("kB", lambda size: f"{size / 1e3:,.0f}"),
-        Column("of source", in_percent),
+        Column("of source", format_percent),
         *(Column(label, decimals(2)) for label in ("PSNR-Y", "p1", "worst")),
         Column("SSIM", decimals(4)),
         Column("CRF/quality", decimals(0)),
@@ -486,7 +486,7 @@ def _settings(names: list[str], all_figures: list[dict[str, Any]]) -> Section:
 
 
 def _flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
-        found |= _flat(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
-    return found
+        flat |= _flat(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
+    return flat

@@ -30,9 +30,9 @@ from vidprep.formats.errors import (
 from vidprep.formats.model import SourceState
 from vidprep.formats.stores.base import Frames
 from vidprep.transcode.media.bounds import ANY_FRAMES
-from vidprep.transcode.media.stream import FrameStream, open_source, sampled_frames, timing_of
+from vidprep.transcode.media.stream import FrameStream, choose_sampled, open_source, timing_of
 from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.sources.scratch import as_file
+from vidprep.transcode.sources.scratch import local_file
 from vidprep.transcode.sources.unit import Unit
 from vidprep.transcode.workers.child import Child
 
@@ -78,16 +78,18 @@ class CompareTask:
 
     def take(self) -> ComparedFrame:
         try:
-            if not self.unit.is_series and SourceState.of(Path(self.unit.path).stat()) != self.unit.state:
+            if not self.unit.is_series and SourceState.build(Path(self.unit.path).stat()) != self.unit.state:
                 return ComparedFrame(failed=f"{self.unit.path} is not the file that was read")
             stored = open_store(self.destination)[self.unit.id].frames([self.number])[0]
             source = _source_frame(self)
         except (VidprepError, AvError, OSError, ValueError, LookupError, TypeError) as error:
             return ComparedFrame(failed=str(error))
         gap = np.abs(source.astype(np.int16) - stored) * DIFFERENCE_GAIN
-        return ComparedFrame(tuple(_shown(frame) for frame in (source, stored, np.minimum(gap, 255).astype(np.uint8))))
+        return ComparedFrame(
+            tuple(_encode_png(frame) for frame in (source, stored, np.minimum(gap, 255).astype(np.uint8)))
+        )
 
-    def failed(self, why: str) -> ComparedFrame:
+    def failure(self, why: str) -> ComparedFrame:
         return ComparedFrame(failed=why)
 
 
@@ -113,7 +115,7 @@ class SizeTask:
             jpeg += len(simplejpeg.encode_jpeg(frame, JPEG_QUALITY, colorsubsampling="420"))
         return StillSizes(len(frames), frames[..., 0].size, png, jpeg)
 
-    def failed(self, _why: str) -> StillSizes:
+    def failure(self, _why: str) -> StillSizes:
         return StillSizes()
 
 
@@ -125,12 +127,12 @@ def take_in(child: Child, task: StillTask) -> StillResult:
     try:
         if isinstance(task, SizeTask):
             return child.call(_take, task, lambda _work: TIMEOUT_SECONDS)
-        with as_file(task.unit, task.settings.retime.source_rate) as local:
+        with local_file(task.unit, task.settings.retime.source_rate) as local:
             return child.call(_take, replace(task, unit=local), lambda _work: TIMEOUT_SECONDS)
     except WorkerError:
         raise  # nothing is known of the video
     except (CrashedError, DeadlineError, MemoryError, ReadError, StorageError, DiskFullError) as error:
-        return task.failed(str(error) or type(error).__name__)
+        return task.failure(str(error) or type(error).__name__)
 
 
 def _take(task: StillTask) -> StillResult:
@@ -143,7 +145,7 @@ def _source_frame(task: CompareTask) -> Frames:
     settings = replace(task.settings, limits=replace(task.settings.limits, max_frames=ANY_FRAMES))
     number = -1
     with open_source(unit.path, settings, unit.cut) as source:
-        only = sampled_frames(source, settings, unit.cut)
+        only = choose_sampled(source, settings, unit.cut)
         stream = FrameStream(source, settings, timing_of(source, settings, unit.cut), only=only)
         for number, item in enumerate(stream):
             frame = stream.picture_filter.apply(
@@ -159,7 +161,7 @@ def _rgb(frame: VideoFrame, size: tuple[int, int] | None = None) -> Frames:
     return np.asarray(VideoReformatter().reformat(frame, width, height, "rgb24").to_ndarray(), np.uint8)
 
 
-def _shown(frame: Frames) -> bytes:
+def _encode_png(frame: Frames) -> bytes:
     height, width = frame.shape[:2]
     if width > SHOWN_PIXELS:
         size = SHOWN_PIXELS, max(1, round(height * SHOWN_PIXELS / width))

@@ -90,10 +90,14 @@ def _form(form: Form, facts: FormFacts) -> list[str | int]:
 def _findings(report: AuditReport) -> Section:
     if not report.findings:
         return Section("Findings", "Nothing contradicts what the dataset declares.")
-    found = sorted(report.findings, key=lambda finding: (finding.level, finding.path))
+    findings = sorted(report.findings, key=lambda finding: (finding.level, finding.path))
     rows = [
         [finding.level, finding.kind, finding.path, finding.part, finding.seconds, finding.text]
-        for finding in found[:FINDINGS_SHOWN]
+        for finding in findings[:FINDINGS_SHOWN]
     ]
-    text = f"The first {len(rows):,} of {len(found):,}; all are in {FINDINGS_NAME}." if len(found) > len(rows) else ""
+    text = (
+        f"The first {len(rows):,} of {len(findings):,}; all are in {FINDINGS_NAME}."
+        if len(findings) > len(rows)
+        else ""
+    )
     return Section("Findings", text, tables=[Table(FINDINGS, rows, sortable=True)])

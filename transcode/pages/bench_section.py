@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vidprep.formats.errors import for_json, in_bytes
+from vidprep.formats.errors import for_json, format_bytes
 from vidprep.formats.storage.local import replacing
 from vidprep.transcode.pages._page import (
     COLOURS,
@@ -21,12 +21,12 @@ from vidprep.transcode.pages._page import (
     Section,
     Table,
     Tile,
-    as_html,
-    as_markdown,
     chart_text,
     decimals,
-    in_percent,
+    format_percent,
     layout,
+    render_html,
+    render_markdown,
 )
 
 BenchRow = dict[str, Any]
@@ -37,19 +37,19 @@ BESIDE = {"orientation": "v", "x": 1.02, "y": 1}
 def write(results: dict[str, Any], out: Path) -> Path:
     """Write bench.html, .md, .json, bench.parquet (a row for each cell) and training.parquet. Return the page."""
     page = bench_page(results)
-    texts = {".html": as_html(page), ".md": as_markdown(page), ".json": json.dumps(for_json(results), indent=1)}
+    texts = {".html": render_html(page), ".md": render_markdown(page), ".json": json.dumps(for_json(results), indent=1)}
     out.mkdir(parents=True, exist_ok=True)
     for name, rows in (("bench", results["cell"]), ("training", results["training"])):
         if rows:
             with replacing(out / f"{name}.parquet") as file:
-                pq.write_table(pa.Table.from_pylist(_filled(rows)), file)
+                pq.write_table(pa.Table.from_pylist(_fill(rows)), file)
     for suffix, text in texts.items():
         with replacing(out / f"bench{suffix}") as file:
             file.write(text.encode())
     return out / "bench.html"
 
 
-def _filled(rows: Sequence[BenchRow]) -> list[BenchRow]:
+def _fill(rows: Sequence[BenchRow]) -> list[BenchRow]:
     """Return rows with all columns: a table takes its columns from the first row."""
     names = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in names} for row in rows]
@@ -57,8 +57,8 @@ def _filled(rows: Sequence[BenchRow]) -> list[BenchRow]:
 
 def bench_page(results: dict[str, Any]) -> Page:
     """Return the page of bench.json's content: machine, created, notes, and the rows of cell, training and advice."""
-    sections = [_summary(results), *_by_access(results), _every(results)]
-    sections += [_refused(results)] if any(row["refused"] for row in results["cell"]) else []
+    sections = [_summary(results), *_access_sections(results), _every(results)]
+    sections += [_refused_section(results)] if any(row["refused"] for row in results["cell"]) else []
     sections += [_training(results)] if results["training"] else []
     sections += [_advice(results)] if results["advice"] else []
     return Page("vidprep bench", f"{results['machine']} — {results['created']}", sections)
@@ -70,13 +70,13 @@ def place_name(row: BenchRow) -> str:
     return name if name == row["holds"] else f"{name} ({row['holds']})"
 
 
-def timed(results: dict[str, Any]) -> list[BenchRow]:
+def select_timed(results: dict[str, Any]) -> list[BenchRow]:
     """Return the rows that have figures."""
     return [row for row in results["cell"] if not row["refused"]]
 
 
 def _summary(results: dict[str, Any]) -> Section:
-    rows = timed(results)
+    rows = select_timed(results)
     section = Section("What was measured")
     section.text = " ".join(
         [
@@ -108,10 +108,10 @@ def _summary(results: dict[str, Any]) -> Section:
     return section
 
 
-def _by_access(results: dict[str, Any]) -> list[Section]:
+def _access_sections(results: dict[str, Any]) -> list[Section]:
     """Return a section of stores by loaders for each access pattern, cache and number of workers."""
     groups: dict[tuple[str, str, int], list[BenchRow]] = {}
-    for row in timed(results):
+    for row in select_timed(results):
         groups.setdefault((row["access"], row["cache"], row["workers"]), []).append(row)
     sections = []
     for (access, cache, workers), rows in groups.items():
@@ -130,13 +130,13 @@ def _loaders(rows: Sequence[BenchRow]) -> list[str]:
 
 def _matrix(results: dict[str, Any], rows: Sequence[BenchRow]) -> Table:
     refused = {(row["store"], row["loader"]) for row in results["cell"] if row["refused"]}
-    found = {(row["store"], row["loader"]): row for row in rows}
+    cells = {(row["store"], row["loader"]): row for row in rows}
     names = {row["store"]: place_name(row) for row in results["cell"]}
     sizes = {row["store"]: row["frame_size"] for row in results["cell"]}
     loaders = _loaders(rows)
 
     def cell(store: str, loader: str) -> str | None:
-        row = found.get((store, loader))
+        row = cells.get((store, loader))
         if row is None:
             return "refused" if (store, loader) in refused else None
         return f"{row['ms_median']:.2f}" + (f" ({row['speed_up']:.1f} ×)" if row["speed_up"] else "")
@@ -177,15 +177,15 @@ def _every(results: dict[str, Any]) -> Section:
         Column("ms median", TWO, "ms_median"),
         Column("ms p75", TWO, "ms_p75"),
         Column("CPU s per 1,000 frames", TWO, "cpu_seconds_per_1000_frames"),
-        Column("peak memory", in_bytes, "peak_memory_bytes"),
-        Column("read per frame", in_bytes, "read_bytes_per_frame"),
-        Column("from storage per frame", in_bytes, "storage_bytes_per_frame"),
+        Column("peak memory", format_bytes, "peak_memory_bytes"),
+        Column("read per frame", format_bytes, "read_bytes_per_frame"),
+        Column("from storage per frame", format_bytes, "storage_bytes_per_frame"),
         Column("packets per frame", TWO, "packets_per_frame"),
         Column("lowest PSNR", decimals(1, " dB"), "lowest_psnr_db"),
         Column("speed-up", decimals(1, " ×"), "speed_up"),
     ]
-    rows = ({"place": place_name(row), **row} for row in timed(results))
-    section = Section("Every cell", tables=[Table.of(columns, rows, sortable=True)])
+    rows = ({"place": place_name(row), **row} for row in select_timed(results))
+    section = Section("Every cell", tables=[Table.build(columns, rows, sortable=True)])
     section.text = (
         "Memory is the sum over the processes, shared libraries counted in each. Bytes read do not show where files are mapped "
         "into memory or read by another program. Packets are those that a decoder needs for what was asked, whoever reads. "
@@ -194,7 +194,7 @@ def _every(results: dict[str, Any]) -> Section:
     return section
 
 
-def _refused(results: dict[str, Any]) -> Section:
+def _refused_section(results: dict[str, Any]) -> Section:
     rows = ({"place": place_name(row), **row} for row in results["cell"] if row["refused"])
     columns = [
         Column("store", key="place"),
@@ -203,7 +203,7 @@ def _refused(results: dict[str, Any]) -> Section:
         Column("why", key="refused"),
     ]
     text = "What gives other pictures, or none, is not measured."
-    return Section("Not timed", text, tables=[Table.of(columns, rows)])
+    return Section("Not timed", text, tables=[Table.build(columns, rows)])
 
 
 def _training(results: dict[str, Any]) -> Section:
@@ -215,12 +215,12 @@ def _training(results: dict[str, Any]) -> Section:
         Column("frames", key="frame_size"),
         Column("step, ms", ONE, "step_ms"),
         Column("overhead, ms", ONE, "overhead_ms"),
-        Column("of synthetic", in_percent, "of_synthetic"),
+        Column("of synthetic", format_percent, "of_synthetic"),
         Column("sequences/s", ONE, "sequences_per_second"),
         Column("stragglers", decimals(0), "num_stragglers"),
         Column("first batch, ms", decimals(0), "first_batch_ms"),
         Column("CPU s per 1,000 frames", TWO, "cpu_seconds_per_1000_frames"),
-        Column("peak memory", in_bytes, "peak_memory_bytes"),
+        Column("peak memory", format_bytes, "peak_memory_bytes"),
         Column("failed", key="failed"),
     ]
     rows = (
@@ -228,7 +228,7 @@ def _training(results: dict[str, Any]) -> Section:
         for row in results["training"]
     )
     done = [row for row in results["training"] if not row["failed"]]
-    section = Section("A training loop", tables=[Table.of(columns, rows)], charts=[_series(done)] if done else [])
+    section = Section("A training loop", tables=[Table.build(columns, rows)], charts=[_series(done)] if done else [])
     section.text = (
         "A pause stands for the network. Overhead is what an iteration takes longer than over one synthetic batch that is handed "
         "out again and again; of synthetic, what is left of that rate. Sequences do not overlap, and at most a tenth of the "

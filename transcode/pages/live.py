@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from vidprep.formats.errors import SourceError, count_of, in_bytes, printable
+from vidprep.formats.errors import SourceError, count_of, format_bytes, printable
 from vidprep.formats.storage.untrusted import check_regular, open_regular, parse_json
 from vidprep.transcode.run.events import RunView, VideoState
 
@@ -77,8 +77,8 @@ def loader_panel(state: LoaderState) -> Group:
         f"epoch {state.epoch}, batch {state.batch}",
         f"{state.rate():.1f} batches/s",
         f"{state.hits / max(1, state.frames):.0%} of frames from the cache",
-        f"{in_bytes(state.cache_bytes)} of frames kept",
-        f"{in_bytes(state.memory_bytes)} of memory",
+        f"{format_bytes(state.cache_bytes)} of frames kept",
+        f"{format_bytes(state.memory_bytes)} of memory",
     ]
     silent = time.time() - state.last
     if state.closed:
@@ -152,8 +152,8 @@ class Tail:
     def _pipe_text(self, pipe: int) -> bytes:
         text = b""
         with suppress(BlockingIOError):
-            while found := os.read(pipe, READ_BYTES):
-                text += found
+            while data := os.read(pipe, READ_BYTES):
+                text += data
         return text
 
     def close(self) -> None:
@@ -268,7 +268,10 @@ def _headline(run: RunView) -> Text:
     parts += [f"{max(0, run.total - run.done - len(run.flying)):,} queued"] if run.exit_code is None else []
     parts += [f"{videos:.1f} videos/s, {frames:,.0f} frames/s"] if run.exit_code is None else []
     parts += [f"{_clock(left)} left"] if left is not None else []
-    parts += [f"{in_bytes(run.bytes_done)} -> {in_bytes(run.bytes_made)}", f"{in_bytes(run.memory_bytes)} of memory"]
+    parts += [
+        f"{format_bytes(run.bytes_done)} -> {format_bytes(run.bytes_made)}",
+        f"{format_bytes(run.memory_bytes)} of memory",
+    ]
     silent = time.time() - run.last
     if run.exit_code is not None:
         parts.append(f"ended with {run.exit_code} after {_clock(run.last - run.began)}")

@@ -24,7 +24,7 @@ from vidprep.formats.storage.local import replacing
 from vidprep.formats.storage.untrusted import read_json
 from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT
 from vidprep.transcode.pages._figures import FinishedDestination, figures, open_destination, pixels
-from vidprep.transcode.pages._page import Page, Section, as_html, as_markdown
+from vidprep.transcode.pages._page import Page, Section, render_html, render_markdown
 from vidprep.transcode.pages._run_section import run_sections
 from vidprep.transcode.pages._stills import (
     JPEG_QUALITY,
@@ -39,7 +39,7 @@ from vidprep.transcode.pages.sweep_section import sweep_sections
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit, choose
 from vidprep.transcode.workers.local import LocalPool
-from vidprep.transcode.workers.pool import stopped_by_signals
+from vidprep.transcode.workers.pool import stop_on_signals
 
 DRAWN = 3  # random frames of each destination
 SAMPLED_VIDEOS = 12
@@ -103,7 +103,7 @@ def write_report(
     if runs:
         all_figures = [figures(destination) for destination in runs]
         worst = [_worst(destination, strips) for destination in runs]
-        drawn = [_drawn(destination, min(strips, DRAWN)) for destination in runs]
+        drawn = [_draw_frames(destination, min(strips, DRAWN)) for destination in runs]
         samples = _samples(runs)
         shown = _decode([*worst, *drawn], samples, jobs, on_start, on_still)
         for destination, figure, sample, tasks in zip(runs, all_figures, samples, worst, strict=True):
@@ -126,8 +126,8 @@ def write_page(page: Page, out: Path, known: dict[str, Any]) -> ReportFiles:
     """
     written = ReportFiles(out / "report.html", out / "report.md", out / "report.json")
     texts = {
-        written.html: as_html(page),
-        written.markdown: as_markdown(page),
+        written.html: render_html(page),
+        written.markdown: render_markdown(page),
         written.json: json.dumps(known, indent=1),
     }
     out.mkdir(parents=True, exist_ok=True)
@@ -139,12 +139,12 @@ def write_page(page: Page, out: Path, known: dict[str, Any]) -> ReportFiles:
 
 def _summary(path: Path) -> dict[str, Any]:
     try:
-        found = read_json(path / SUMMARY_NAME)
-        if found["format"] == SWEEP_FORMAT:
-            return found
+        summary = read_json(path / SUMMARY_NAME)
+        if summary["format"] == SWEEP_FORMAT:
+            return summary
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"cannot be read: {error}; sweep again", path=path / SUMMARY_NAME) from error
-    raise StoreError(f"is {found['format']}, not {SWEEP_FORMAT}", path=path / SUMMARY_NAME)
+    raise StoreError(f"is {summary['format']}, not {SWEEP_FORMAT}", path=path / SUMMARY_NAME)
 
 
 def _sections_of_sweep(summary: dict[str, Any], path: str, *, several: bool) -> list[Section]:
@@ -161,7 +161,7 @@ def _worst(destination: FinishedDestination, count: int) -> list[CompareTask]:
     good = _comparable(destination)
     good = good.filter(pc.is_finite(pc.fill_null(good["psnr_y_min_db"], float("inf"))))
     rows = good.take(pc.sort_indices(good, [("psnr_y_min_db", "ascending"), ("id", "ascending")])[:count]).to_pylist()
-    return [_compared(destination, row, row["worst_frame"]) for row in rows]
+    return [_compare_task(destination, row, row["worst_frame"]) for row in rows]
 
 
 def _comparable(destination: FinishedDestination) -> pa.Table:
@@ -174,15 +174,15 @@ def _comparable(destination: FinishedDestination) -> pa.Table:
     return good.filter(pc.or_(pc.is_valid(good["tolerance_seconds"]), pc.invert(chosen)))
 
 
-def _drawn(destination: FinishedDestination, count: int) -> list[CompareTask]:
+def _draw_frames(destination: FinishedDestination, count: int) -> list[CompareTask]:
     """Return random frames of random videos, the same each time."""
     good, chance = _comparable(destination), random.Random(0)
     drawn = pa.array(chance.sample(range(good.num_rows), min(count, good.num_rows)), pa.int64())
     rows = good.take(drawn).to_pylist()
-    return [_compared(destination, row, chance.randrange(row["num_frames"])) for row in rows if row["num_frames"]]
+    return [_compare_task(destination, row, chance.randrange(row["num_frames"])) for row in rows if row["num_frames"]]
 
 
-def _compared(destination: FinishedDestination, row: dict[str, Any], number: int) -> CompareTask:
+def _compare_task(destination: FinishedDestination, row: dict[str, Any], number: int) -> CompareTask:
     state = row["source_size_bytes"], row["source_mtime_ns"]
     cut, is_series = Cut(*(row[each.name] for each in fields(Cut))), Path(row["source"]).is_dir()
     unit = Unit(row["id"], row["source"], *state, cut, is_series=is_series)
@@ -229,7 +229,7 @@ def _decode(
     shown: dict[StillTask, StillResult] = {}
     with (
         LocalPool(max(1, min(jobs, len(tasks))), take_in) as workers,
-        stopped_by_signals(workers, grace_seconds=0) as stop,
+        stop_on_signals(workers, grace_seconds=0) as stop,
     ):
         for task, taken in workers.results(tasks):
             if taken is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vidprep.formats.errors import count_of, in_bytes
+from vidprep.formats.errors import count_of, format_bytes
 from vidprep.transcode.pages._page import (
     COLOURS,
     LOG,
@@ -28,7 +28,7 @@ OTHER_SCORES = {"vmaf": "VMAF", "xpsnr_db": "XPSNR, dB"}
 
 def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
     """Return the sections about sweep.json."""
-    summary = _with_short_names(summary)
+    summary = _shorten_names(summary)
     cells, at = summary["cells"], summary["at_psnr"]
     if not cells:
         return [Section(f"Sweep{behind}", "No video went through every cell; nothing can be compared.")]
@@ -50,7 +50,7 @@ def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
         ),
         _reading(cells),
     ]
-    section.tables = [_at_table(summary)]
+    section.tables = [_common_table(summary)]
     delta = Section(f"Bjøntegaard delta rate{behind}")
     if any(each["mean"] is not None for row in summary["bd_rate"]["curves"].values() for each in row.values()):
         delta.tables = [_delta_table(summary["bd_rate"])]
@@ -76,7 +76,7 @@ def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
     return [section, delta, every]
 
 
-def _with_short_names(summary: dict[str, Any]) -> dict[str, Any]:
+def _shorten_names(summary: dict[str, Any]) -> dict[str, Any]:
     """Return curves with short names, which contain the preset only if the codec has several."""
     presets: dict[str, set[Any]] = {}
     for cell in summary["cells"]:
@@ -103,7 +103,9 @@ def _tiles(summary: dict[str, Any]) -> list[Tile]:
     if reached:
         best = min(reached, key=lambda curve: curve["size_bytes"])
         note = f"{png['size_bytes'] / best['size_bytes']:.0f} times less than PNG" if png else ""
-        tiles.append(Tile(best["curve"], f"smallest at {at['psnr_y_db']:g} dB: {in_bytes(best['size_bytes'])}", note))
+        tiles.append(
+            Tile(best["curve"], f"smallest at {at['psnr_y_db']:g} dB: {format_bytes(best['size_bytes'])}", note)
+        )
         quick = min(reached, key=lambda curve: curve["ms_per_sequence"])
         tiles.append(
             Tile(quick["curve"], "quickest to read", f"{quick['ms_per_sequence']:.1f} ms for a random sequence")
@@ -111,7 +113,7 @@ def _tiles(summary: dict[str, Any]) -> list[Tile]:
     return tiles
 
 
-def _by_curve(cells: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _group_by_curve(cells: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     curves: dict[str, list[dict[str, Any]]] = {}
     for cell in cells:
         curves.setdefault(cell["curve"], []).append(cell)
@@ -130,7 +132,7 @@ def _traces(cells: Sequence[dict[str, Any]], y: str, *, lines: bool) -> list[dic
             "hovertemplate": "%{text}<br>%{x:.2f} kB, %{y:.4~f}<extra></extra>",
             "marker": {"color": COLOURS[number % len(COLOURS)], "size": 8},
         }
-        for number, (name, mine) in enumerate(_by_curve(cells).items())
+        for number, (name, mine) in enumerate(_group_by_curve(cells).items())
     ]
 
 
@@ -157,7 +159,7 @@ def _bars(summary: dict[str, Any]) -> Chart:
         "orientation": "h",
         "y": [chart_text(name) for name, _ in sizes],
         "x": [size / 1e6 for _, size in sizes],
-        "text": [in_bytes(size) for _, size in sizes],
+        "text": [format_bytes(size) for _, size in sizes],
         "textposition": "auto",
         "hoverinfo": "y+text",
         "marker": {"color": COLOURS[0]},
@@ -167,7 +169,7 @@ def _bars(summary: dict[str, Any]) -> Chart:
     return Chart({"data": [bars], "layout": style}, caption)
 
 
-def at_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
+def common_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
     """Return each curve at the common quality: value, size, ratios to PNG and JPEG, read times."""
     curves, png = summary["at_psnr"]["curves"], summary["png"]
     jpeg = next((curve["size_bytes"] for curve in curves if curve["curve"] == "jpeg"), None)
@@ -184,18 +186,18 @@ def at_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _at_table(summary: dict[str, Any]) -> Table:
+def _common_table(summary: dict[str, Any]) -> Table:
     columns = [
         Column(f"at {summary['at_psnr']['psnr_y_db']:g} dB", key="curve"),
         Column("CRF/quality", ONE, "value"),
-        Column("size", in_bytes, "size_bytes"),
+        Column("size", format_bytes, "size_bytes"),
         *(Column(f"{other} takes", decimals(1, " ×"), other.lower()) for other in ("PNG", "JPEG")),
         Column("ms a random frame", TWO, "ms_per_frame"),
         Column("ms a sequence", ONE, "ms_per_sequence"),
         Column("frames per CPU second", decimals(0), "frames_per_cpu_second"),
     ]
-    rows = at_rows(summary)
-    return Table.of([each for each in columns if any(row.get(each.key) is not None for row in rows)], rows)
+    rows = common_rows(summary)
+    return Table.build([each for each in columns if any(row.get(each.key) is not None for row in rows)], rows)
 
 
 def _delta_table(summary: dict[str, Any], title: str = "by PSNR-Y") -> Table:
@@ -232,4 +234,4 @@ def _cells_table(cells: Sequence[dict[str, Any]]) -> Table:
         Column("ms a random frame", TWO, "ms_per_frame"),
         Column("ms a sequence", ONE, "ms_per_sequence"),
     ]
-    return Table.of(columns, cells, sortable=True)
+    return Table.build(columns, cells, sortable=True)

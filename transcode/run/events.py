@@ -45,7 +45,7 @@ READER_SECONDS = 5.0
 NOT_READ = "is a named pipe without a reader; start `vidprep monitor` on it first"
 
 
-def _opened(target: str) -> int:
+def _open(target: str) -> int:
     """Open a file for appending, waiting a moment for the reader of a named pipe. Raises OSError."""
     deadline = time.monotonic() + READER_SECONDS
     while True:
@@ -78,12 +78,12 @@ class Events:
         if metrics is not None and not os.access(Path(metrics).absolute().parent, os.W_OK):
             raise DestinationError("cannot be written: no such folder, or not allowed", path=metrics)
         try:
-            self._fd = None if target is None else sys.stdout.fileno() if target == "-" else _opened(target)
+            self._fd = None if target is None else sys.stdout.fileno() if target == "-" else _open(target)
         except OSError as error:
             why = NOT_READ if error.errno == errno.ENXIO else f"cannot be written: {error.strerror}"
             raise DestinationError(why, path=target) from error
 
-    def begun(self, plan: Plan, destination: str, backend: str) -> None:
+    def write_begun(self, plan: Plan, destination: str, backend: str) -> None:
         """Write `begun`, and `progress` every few seconds until `ended`."""
         total = len(plan.jobs) + len(plan.rejected)
         self._counts["total"] = total
@@ -94,7 +94,7 @@ class Events:
         )
         threading.Thread(target=self._tell_progress, daemon=True).start()
 
-    def started(self, job: Job) -> None:
+    def write_started(self, job: Job) -> None:
         """Write `started`, once per video even if it is made in segments or retried."""
         with self._guard:
             if job.unit.id in self._flying:
@@ -118,7 +118,7 @@ class Events:
         else:
             self._write("failed", **fields, stage=row.stage, message=row.message)
 
-    def ended(self, summary: Summary) -> None:
+    def write_ended(self, summary: Summary) -> None:
         self._over.set()
         fields = {name: getattr(summary, name) for name in ("ok", "failed", "not_started", "seconds", "exit_code")}
         self._write("progress", **self._progress())
@@ -140,11 +140,11 @@ class Events:
             self._view.take(all_fields)
             if (fd := self._fd) is not None:
                 line = json.dumps(all_fields, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
-                self._tried(f"{self._target}: events", lambda: os.write(fd, line))
+                self._try(f"{self._target}: events", lambda: os.write(fd, line))
             if event in ("begun", "progress", "ended"):
-                self._tried(f"{self._metrics}: metrics", self._write_metrics)
+                self._try(f"{self._metrics}: metrics", self._write_metrics)
 
-    def _tried(self, what: str, write: Callable[[], object]) -> None:
+    def _try(self, what: str, write: Callable[[], object]) -> None:
         """Write something. A run goes on if that fails, and says so once."""
         try:
             write()
@@ -163,7 +163,7 @@ class Events:
         self._over.set()
         self._view.exit_code = error.exit_code if isinstance(error, VidprepError) else 1
         if self._view.began:
-            self._tried(f"{self._metrics}: metrics", self._write_metrics)
+            self._try(f"{self._metrics}: metrics", self._write_metrics)
 
 
 # ------------------------------------------------------------------------------------------------ what the lines come to
@@ -269,7 +269,7 @@ def metrics_of(view: RunView) -> str:
         "running": flying,
         "waiting": view.total - view.done - flying,
     }
-    found: dict[str, tuple[str, dict[str, float]]] = {
+    metrics: dict[str, tuple[str, dict[str, float]]] = {
         "videos": ("Videos of this run, by state.", {f'state="{name}"': count for name, count in states.items()}),
         "failed_videos": (
             "Videos that failed, by stage.",
@@ -284,10 +284,10 @@ def metrics_of(view: RunView) -> str:
         "updated_timestamp_seconds": ("When this file was written.", {"": view.last}),
     }
     if view.exit_code is not None:
-        found["exit_code"] = "Exit code of the run, once it has ended.", {"": view.exit_code}
+        metrics["exit_code"] = "Exit code of the run, once it has ended.", {"": view.exit_code}
     place = "".join(f"\\{c}" if c in '"\\' else c for c in printable(view.destination))
     lines = []
-    for name, (text, values) in found.items():
+    for name, (text, values) in metrics.items():
         lines += [f"# HELP vidprep_{name} {text}", f"# TYPE vidprep_{name} gauge"]
         lines += [
             f'vidprep_{name}{{destination="{place}"{label and f",{label}"}}} {value}' for label, value in values.items()

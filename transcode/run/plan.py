@@ -16,9 +16,9 @@ from pathlib import Path
 from vidprep.formats.errors import DestinationError, SourceError, count_of, printable
 from vidprep.formats.manifest.row import ManifestRow
 from vidprep.formats.storage.base import is_url
-from vidprep.formats.storage.local import sampled_digest
+from vidprep.formats.storage.local import digest_samples
 from vidprep.formats.stores.registry import ENCODED
-from vidprep.formats.stores.shards import shuffled
+from vidprep.formats.stores.shards import shuffle_ids
 from vidprep.transcode.destination.destination import Destination
 from vidprep.transcode.destination.run_file import KnownUnit
 from vidprep.transcode.settings.run import RunSettings
@@ -33,7 +33,7 @@ MUCH_LARGER = 4  # than the mean
 ROW = "a row of the table: "
 
 
-def counted(ignored: Iterable[tuple[str, str]]) -> dict[str, int]:
+def count_ignored(ignored: Iterable[tuple[str, str]]) -> dict[str, int]:
     """Return the number of ignored files by reason, most frequent first; unknown extensions are listed separately."""
     reasons: Counter[str] = Counter()
     extensions: Counter[str] = Counter()
@@ -51,7 +51,7 @@ def counted(ignored: Iterable[tuple[str, str]]) -> dict[str, int]:
     return {f"{UNKNOWN}: {extension}": count for extension, count in kept} | dict(reasons.most_common())
 
 
-def in_words(ignored: Mapping[str, int]) -> str:
+def describe_ignored(ignored: Mapping[str, int]) -> str:
     """Return a line such as `3 files ignored (unknown extension: .txt 2, .nfo 1)`."""
     unknown = [
         f"{reason.removeprefix(f'{UNKNOWN}: ')} {n}" for reason, n in ignored.items() if reason.startswith(UNKNOWN)
@@ -227,9 +227,9 @@ def plan(
         prune: Remove rows whose source no longer exists.
         folder: The folder that was searched. Sources elsewhere are not considered gone.
     """
-    known, starts_over = destination.known_units(), overwrite and takes_all
+    known, starts_over = destination.read_known_units(), overwrite and takes_all
     _refuse_packed(known, destination, starts_over=starts_over)
-    rejected, kept = _without_source(sources, settings, {} if starts_over else known, destination)
+    rejected, kept = _list_unopened(sources, settings, {} if starts_over else known, destination)
     is_part, rejected_ids = destination.part is not None, [row.id for row in rejected]
     listed = {*rejected_ids, *kept, *(unit.id for unit in sources.units)}
     unlisted = {id_: known[id_] for id_ in sorted(known.keys() - listed)}
@@ -237,14 +237,14 @@ def plan(
     gone = _gone(unlisted, elsewhere, are_all_listed=takes_all or is_part)
     rules, lost = Rules(settings.digests, overwrite, skip_failed), _LostRows(gone, takes_all=takes_all)
     look_up = _LookUp(settings, rules.digests, destination, known, lost, overwrite, starts_over, folder)
-    fold = _decided(sources, look_up, rules, ffmpeg, encoder_version)
+    fold = _decide_all(sources, look_up, rules, ffmpeg, encoder_version)
     for id_ in kept:
         fold.add_done(known[id_], known[id_].source_size_bytes or 0)
     look_up.find(sources.listing)
     _check_no_strangers(destination, fold.refused)
     found_again = frozenset() if is_part else frozenset(look_up.renamed.values())
     left = () if is_part else tuple(id_ for id_ in gone if id_ not in found_again)
-    removed = left if takes_all and (prune or overwrite) else _named_otherwise(left, gone, sources)
+    removed = left if takes_all and (prune or overwrite) else _find_renamed(left, gone, sources)
     return Plan(
         tuple(fold.jobs if settings.output.store_kind == ENCODED else _for_shards(fold.jobs)),
         fold.done,
@@ -254,7 +254,7 @@ def plan(
         fold.other_versions,
         fold.bytes_before,
         fold.bytes_after,
-        counted(sources.ignored),
+        count_ignored(sources.ignored),
         left,
         tuple(sorted({*removed, *(found_again - fold.moved.keys())})),
         elsewhere,
@@ -264,7 +264,7 @@ def plan(
     )
 
 
-def _decided(sources: SourceList, look_up: _LookUp, rules: Rules, ffmpeg: str, encoder_version: str) -> _Fold:
+def _decide_all(sources: SourceList, look_up: _LookUp, rules: Rules, ffmpeg: str, encoder_version: str) -> _Fold:
     """Return the decisions about all units, added up."""
     fold = _Fold()
     for unit in sources.units:
@@ -308,7 +308,7 @@ def _file_names(known: Mapping[str, KnownUnit], ids: Iterable[str]) -> dict[str,
     return {id_: known[id_].file_name for id_ in ids if id_ in known and known[id_].file_name}
 
 
-def _named_otherwise(left: Iterable[str], gone: Mapping[str, KnownUnit], sources: SourceList) -> list[str]:
+def _find_renamed(left: Iterable[str], gone: Mapping[str, KnownUnit], sources: SourceList) -> list[str]:
     """Return failed rows whose source is listed under another id now."""
     paths = {unit.path for unit in sources.units}
     return [id_ for id_ in left if not gone[id_].ok and gone[id_].source in paths]
@@ -349,19 +349,19 @@ class _LookUp:
             return Known(row)
         if self._holds(row, unit, file_name):
             return Known(row, None, is_held=True)
-        if (found := self.lost.found_as(unit)) is not None:
-            self.renamed[unit.id] = found
-            before = found if self.destination.part is None else None
+        if (moved_from := self.lost.take_moved(unit)) is not None:
+            self.renamed[unit.id] = moved_from
+            before = moved_from if self.destination.part is None else None
         if before is not None:
             row = self.known[before]
             is_held = not self.overwrite and self._holds(row, unit, row.file_name)
-            return Known(row, before, is_held, None if is_held else self._replaced(row, unit, file_name))
-        return Known(row, None, replaces=self._replaced(row, unit, file_name))
+            return Known(row, before, is_held, None if is_held else self._find_replaced(row, unit, file_name))
+        return Known(row, None, replaces=self._find_replaced(row, unit, file_name))
 
     def _holds(self, row: KnownUnit | None, unit: Unit, file_name: str) -> bool:
         return row is not None and _is_done(row, unit, self.digests, file_name, self.destination)
 
-    def _replaced(self, row: KnownUnit | None, unit: Unit, file_name: str) -> str | None:
+    def _find_replaced(self, row: KnownUnit | None, unit: Unit, file_name: str) -> str | None:
         if self.overwrite:
             return None
         if row is None:
@@ -375,7 +375,7 @@ class _LookUp:
             if (
                 unit.id not in self.known
                 and unit.id not in self.renamed
-                and (before := self.lost.found_as(unit)) is not None
+                and (before := self.lost.take_moved(unit)) is not None
             ):
                 self.renamed[unit.id] = before
 
@@ -387,7 +387,7 @@ def _for_shards(jobs: Sequence[WholeJob]) -> Iterator[WholeJob]:
     of = {job.unit.id: job for job in jobs}
     much = MUCH_LARGER * sum(job.unit.share_bytes for job in jobs) / max(1, len(jobs))
     yield from (job for job in jobs if job.unit.share_bytes > much)
-    yield from (of[id_] for id_ in shuffled(of) if of[id_].unit.share_bytes <= much)
+    yield from (of[id_] for id_ in shuffle_ids(of) if of[id_].unit.share_bytes <= much)
 
 
 def _check_no_strangers(destination: Destination, refused: Sequence[tuple[Unit, Known]]) -> None:
@@ -465,13 +465,13 @@ class _LostRows:
         for row in gone.values():
             self._rows[row.source_state, row.cut][row.source_digest].append(row)
 
-    def found_as(self, unit: Unit) -> str | None:
+    def take_moved(self, unit: Unit) -> str | None:
         """Return the id of the row whose source became that of this unit. Each row is found once."""
         alike = self._rows.get((unit.state, unit.cut))
         if not alike or unit.is_copied:
             return None
         try:
-            rows = alike.get(sampled_digest(Path(unit.path)), deque())
+            rows = alike.get(digest_samples(Path(unit.path)), deque())
         except OSError:
             return None
         while rows:
@@ -489,15 +489,15 @@ def _is_done(row: KnownUnit, unit: Unit, digests: Collection[str], file_name: st
     return row.ok and _same_source(row, unit, digests) and destination.outputs.holds(row, file_name)
 
 
-def _without_source(
+def _list_unopened(
     sources: SourceList, settings: RunSettings, known: Mapping[str, KnownUnit], destination: Destination
 ) -> tuple[tuple[ManifestRow, ...], dict[str, str]]:
     """Return the rows of sources that cannot be opened, and the reasons for those that have an output of before, by id."""
     rejected: list[ManifestRow] = []
     kept: dict[str, str] = {}
-    asked = sources.problem_units or (None,) * len(sources.problems)
-    for problem, unit in zip(sources.problems, asked[: len(sources.problems)], strict=True):
-        row = _rejected(problem, unit, settings)
+    units = sources.problem_units or (None,) * len(sources.problems)
+    for problem, unit in zip(sources.problems, units[: len(sources.problems)], strict=True):
+        row = _reject(problem, unit, settings)
         before = known.get(row.id)
         if before is not None and before.ok and destination.outputs.holds(before, before.file_name):
             kept[row.id] = row.message or ""
@@ -517,7 +517,7 @@ def unit_of_problem(problem: tuple[str, str], asked: Unit | None) -> Unit:
     return replace(asked, path=path) if asked else Unit(id=path.lstrip("/"), path=path, size_bytes=0, mtime_ns=0)
 
 
-def _rejected(problem: tuple[str, str], asked: Unit | None, settings: RunSettings) -> ManifestRow:
+def _reject(problem: tuple[str, str], asked: Unit | None, settings: RunSettings) -> ManifestRow:
     _, reason = problem
     row = new_row(WholeJob(unit_of_problem(problem, asked), settings, "", ""))
     row.source_size_bytes = row.source_mtime_ns = None

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vidprep.formats.errors import count_of, in_bytes, printable
+from vidprep.formats.errors import count_of, format_bytes, printable
 from vidprep.formats.manifest.remarks import NOTES
 from vidprep.formats.manifest.row import ManifestRow
 from vidprep.transcode.destination.array_plan import TaskShare
 from vidprep.transcode.destination.partition import Partition
 from vidprep.transcode.run.events import Events
-from vidprep.transcode.run.plan import Plan, in_words
+from vidprep.transcode.run.plan import Plan, describe_ignored
 from vidprep.transcode.run.run import Summary
 from vidprep.transcode.unit.job import Job
 
@@ -65,7 +65,7 @@ class Progress:
             sys.stderr.write(f"vidprep: {text}\n")
             sys.stderr.flush()
 
-    def found(self, count: int) -> None:
+    def show_found(self, count: int) -> None:
         """Show how many files or rows have been examined."""
         if self._has_bar:
             self.message(f"{count_of(count, 'file')} found so far")
@@ -84,12 +84,12 @@ class Progress:
     def start(self, plan: Plan, destination: str, backend: str) -> None:
         self._plan = plan
         if self.events:
-            self.events.begun(plan, destination, backend)
+            self.events.write_begun(plan, destination, backend)
         self._bar = bar(is_shown=self._is_shown and self._has_bar, total=len(plan.jobs) + len(plan.rejected))
 
     def job(self, job: Job) -> None:
         if self.events:
-            self.events.started(job)
+            self.events.write_started(job)
 
     def segment(self, job: Job, made: int, count: int) -> None:
         if self.events:
@@ -107,7 +107,7 @@ class Progress:
             self._saved += self._plan.source_bytes(row) - (row.size_bytes or 0)
         else:
             self.message(f"failed: {printable(row.source)}: {row.stage}: {printable(row.message or '')}")
-        so_far = f"{self._failed} failed, {in_bytes(self._saved)} saved"
+        so_far = f"{self._failed} failed, {format_bytes(self._saved)} saved"
         self._bar.set_postfix_str(so_far, refresh=False)
         self._bar.update()
         self._done += 1
@@ -128,7 +128,7 @@ class Progress:
         self._bar.close()
         self._bar = None
         if self.events:
-            self.events.ended(summary)
+            self.events.write_ended(summary)
         by_number = sorted(summary.warnings.items(), key=lambda pair: (pair[0] in NOTES, -pair[1]))
         for code, count in by_number:
             what = "note" if code in NOTES else "warning"
@@ -136,7 +136,7 @@ class Progress:
                 f"{what}: {code}: {count_of(count, 'video')}, such as {_short(printable(summary.examples[code]))}"
             )
         if summary.ignored:
-            self.message(in_words(summary.ignored_reasons))
+            self.message(describe_ignored(summary.ignored_reasons))
         parts = [f"{summary.ok} ok", f"{summary.failed} failed"]
         parts += [f"{summary.done_before} done before"] if summary.done_before else []
         parts += [f"{summary.moved} of them moved or renamed with their sources"] if summary.moved else []
@@ -145,7 +145,7 @@ class Progress:
         parts += [f"{summary.skipped_failed} failed before and skipped"] if summary.skipped_failed else []
         parts += [f"{summary.not_started} not started"] if summary.not_started else []
         parts += [f"{summary.warned} with warnings"] if summary.warned else []
-        sizes = f"{in_bytes(summary.bytes_before)} -> {in_bytes(summary.bytes_after)}"
+        sizes = f"{format_bytes(summary.bytes_before)} -> {format_bytes(summary.bytes_after)}"
         self.message(f"{', '.join(parts)}; {sizes} in {summary.seconds:.1f} s")
         if summary.disk_full:
             self.message(summary.disk_full)

@@ -19,7 +19,7 @@ from vidprep.formats.errors import (
     WorkerError,
 )
 from vidprep.formats.manifest.remarks import NOTES, Remark
-from vidprep.formats.manifest.row import ManifestRow, Recorded, checked
+from vidprep.formats.manifest.row import ManifestRow, Recorded, check_row
 from vidprep.formats.storage.local import is_disk_full
 from vidprep.formats.storage.untrusted import import_pyarrow
 from vidprep.transcode.destination.destination import Destination
@@ -29,7 +29,7 @@ from vidprep.transcode.unit.job import Job, JobNotDone, JobResult, WholeJob, dis
 from vidprep.transcode.unit.queue import JobQueue
 from vidprep.transcode.workers.child import was_killed
 from vidprep.transcode.workers.host import Sample, resolve_fault, why_not_writable
-from vidprep.transcode.workers.pool import Pool, stopped_by_signals
+from vidprep.transcode.workers.pool import Pool, stop_on_signals
 
 GRACE_SECONDS = 10.0
 KEPT_FAILURES = 20
@@ -142,12 +142,12 @@ def run(
     course = RunState(plan, destination, workers, queue, sources)
     if plan.jobs:
         threading.Thread(target=import_pyarrow).start()  # while the workers work
-    for rejected in map(checked, plan.rejected):
+    for rejected in map(check_row, plan.rejected):
         settled = course.commit_row(rejected, None)
         if settled is None:
             break
         on_row(settled)
-    with stopped_by_signals(workers, GRACE_SECONDS, on_stop) as stop:
+    with stop_on_signals(workers, GRACE_SECONDS, on_stop) as stop:
         for job, made in workers.results(queue, on_job):
             done = course.accept_result(job, made)
             row = None if done is None else queue.take_result(job, done)
@@ -260,7 +260,7 @@ class RunState:
                 destination.remove_leftovers()
             destination.finish(is_complete=self.summary.is_complete)
         except OSError as error:
-            _explain(_of_destination(error, destination), destination, self._plan, self.summary)
+            _explain(_blame_destination(error, destination), destination, self._plan, self.summary)
 
 
 def _explain(fault: JobNotDone, destination: Destination, plan: Plan, summary: Summary) -> None:
@@ -270,7 +270,7 @@ def _explain(fault: JobNotDone, destination: Destination, plan: Plan, summary: S
         summary.stopped = f"{fault.message}; no video is at fault; run the same command again when this is fixed"
 
 
-def _of_destination(error: OSError, destination: Destination) -> JobNotDone:
+def _blame_destination(error: OSError, destination: Destination) -> JobNotDone:
     kind = DiskFullError if is_disk_full(error) else DestinationError
     why = error.message if isinstance(error, VidprepError) else error.strerror
     return JobNotDone("destination", kind.__name__, f"the destination {destination.shown} cannot be written: {why}")
@@ -283,7 +283,7 @@ def _no_room(destination: Destination, plan: Plan, summary: Summary) -> str:
 
 def _fitting(row: ManifestRow, partial: Path) -> ManifestRow:
     """Return the row, or a failed one if the manifest cannot hold it: it may come from a child process or a cluster."""
-    fitting = checked(row)
+    fitting = check_row(row)
     if fitting is not row:
         partial.unlink(missing_ok=True)
     return fitting
@@ -302,7 +302,7 @@ def _commit_row(row: ManifestRow, job: Job | None, destination: Destination, pla
     if job is not None and partial is not None and job.upload is None and not partial.exists():
         message = f"the output of {row.source} never reached {destination.shown}: its worker writes elsewhere"
         return JobNotDone("worker", WorkerError.__name__, message, stops=False)
-    row = row.recorded(Recorded(run=destination.run))
+    row = row.record(Recorded(run=destination.run))
     old = plan.before.get(row.id)
     destination.check_held()
     try:
@@ -323,7 +323,7 @@ def _commit_row(row: ManifestRow, job: Job | None, destination: Destination, pla
         if old is not None and not (row.ok and old == row.file_name):
             destination.outputs.remove(old)
     except OSError as error:
-        return _of_destination(error, destination)
+        return _blame_destination(error, destination)
     return row
 
 

@@ -12,24 +12,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import DestinationError, SettingsError, count_of
-from vidprep.formats.manifest.row import Recorded, removed
+from vidprep.formats.manifest.row import Recorded, removal_row
 from vidprep.formats.manifest.table import manifest_paths, manifest_rows
 from vidprep.formats.processes import Process
 from vidprep.formats.storage.base import OBJECT_STORES
 from vidprep.formats.storage.untrusted import ArrowStream
 from vidprep.formats.stores.registry import ENCODED
-from vidprep.transcode.destination.array_plan import Selection, TaskShare, begin_part, end_part, forget_plan, previewed
+from vidprep.transcode.destination.array_plan import (
+    Selection,
+    TaskShare,
+    begin_part,
+    end_part,
+    forget_plan,
+    preview_part,
+)
 from vidprep.transcode.destination.destination import Destination, splits_name
 from vidprep.transcode.destination.labels import PlannedLabels, plan_labels
 from vidprep.transcode.destination.opening import clear_other_stores, open_destination
 from vidprep.transcode.destination.partition import Partition, parse_partition
 from vidprep.transcode.destination.run_file import value_found_for
-from vidprep.transcode.media.ffmpeg_program import encoder_version, find_ffmpeg, has_encoder, used_versions
+from vidprep.transcode.media.ffmpeg_program import encoder_version, find_ffmpeg, has_encoder, list_versions
 from vidprep.transcode.run.plan import Plan, plan
 from vidprep.transcode.run.progress import Progress
 from vidprep.transcode.run.run import Summary, run
-from vidprep.transcode.run.target import shared_value
-from vidprep.transcode.settings.parse import as_place, as_source
+from vidprep.transcode.run.target import search_shared
+from vidprep.transcode.settings.parse import parse_place, parse_source
 from vidprep.transcode.settings.run import RunOptions, RunSettings, SourceOptions
 from vidprep.transcode.sources.listing import find_sources
 from vidprep.transcode.sources.table_rows import IN_MEMORY
@@ -37,7 +44,7 @@ from vidprep.transcode.sources.tables import VIDEO_EXTENSIONS, is_table, one_lin
 from vidprep.transcode.sources.unit import SourceList
 from vidprep.transcode.unit.job import Job, JobResult
 from vidprep.transcode.workers.child import start_process
-from vidprep.transcode.workers.host import expected_of_hosts, sample_of
+from vidprep.transcode.workers.host import list_requirements, sample_of
 from vidprep.transcode.workers.local import default_jobs, workers_of
 from vidprep.transcode.workers.pool import Pool
 
@@ -124,7 +131,7 @@ def make_request(
         Path.cwd()
     except OSError:
         raise SettingsError("the current folder was deleted; change to one that exists, and run again") from None
-    source, destination = as_source(source), as_place(destination)
+    source, destination = parse_source(source), parse_place(destination)
     if options.prune and (narrowed := [name for name in ("include", "exclude", "limit") if getattr(choice, name)]):
         value = getattr(choice, narrowed[0])
         named: dict[str, Any] = {narrowed[0]: value if isinstance(value, int) else " ".join(value)}
@@ -148,14 +155,14 @@ def make_request(
 def preview(request: RunRequest) -> tuple[Plan, SourceList, Labels]:
     """Return the plan, the sources, and the labels that they would have. Opens no video and writes nothing."""
     sources = _find(request)
-    settings, _ = _with_known_value(request)
+    settings, _ = _add_known_value(request)
     overwrite = request.options.overwrite
     if request.place.part:
-        sources = previewed(request.place, sources, settings, overwrite=overwrite)
+        sources = preview_part(request.place, sources, settings, overwrite=overwrite)
     else:
         request.place.check_settings(settings, overwrite=overwrite)
     todo = request.plan(sources, settings)
-    return todo, sources, _planned_labels(request, sources, todo).given
+    return todo, sources, _plan_labels(request, sources, todo).given
 
 
 @dataclass(slots=True)
@@ -219,7 +226,7 @@ def _begin(request: RunRequest, held: ExitStack) -> Session:
     # By the time that there is a job, it can take it.
     started = _start_a_child(held) if options.backend == "local" else None
     sources = _find(request)
-    settings, is_to_be_searched = _with_known_value(request)
+    settings, is_to_be_searched = _add_known_value(request)
     held.enter_context(place.lock(overwrite=options.overwrite and request.why_partial(sources) is None))
     share = None
     if place.part is None:
@@ -249,7 +256,7 @@ def _plan(session: Session) -> Plan:
     todo = request.plan(session.sources, session.settings)
     if request.options.overwrite:
         _refuse_mixture(request, session.sources, session.settings, todo)
-    place.write_settings(session.settings, used_versions(session.settings, request.ffmpeg))
+    place.write_settings(session.settings, list_versions(session.settings, request.ffmpeg))
     return todo
 
 
@@ -261,7 +268,7 @@ def _work(session: Session, todo: Plan) -> Summary:
         todo,
         place,
         session.workers,
-        on_row=lambda row: reporter.row(row.recorded(Recorded(labels=place.labels.of(row.id)))),
+        on_row=lambda row: reporter.row(row.record(Recorded(labels=place.labels.values_of(row.id)))),
         on_job=reporter.job,
         on_segment=reporter.segment,
         on_made=session.workers.release_idle,
@@ -318,12 +325,12 @@ def _find(request: RunRequest) -> SourceList:
         request.where,
         request.choice,
         extension=request.settings.output.extension,
-        progress=request.reporter.found,
+        progress=request.reporter.show_found,
         takes_pictures=request.settings.retime.source_rate is not None,
     )
 
 
-def _with_known_value(request: RunRequest) -> tuple[RunSettings, bool]:
+def _add_known_value(request: RunRequest) -> tuple[RunSettings, bool]:
     """Return the settings with the value that an earlier run found for the whole dataset, and whether it has yet to be
     searched.
     """
@@ -331,7 +338,7 @@ def _with_known_value(request: RunRequest) -> tuple[RunSettings, bool]:
     if target is None or target.per_video:
         return settings, False
     value = None if request.options.overwrite else value_found_for(target, request.place.shared)
-    return (settings, True) if value is None else (settings.at(value), False)
+    return (settings, True) if value is None else (settings.replace_quality(value), False)
 
 
 def _start_a_child(held: ExitStack) -> Process | None:
@@ -351,7 +358,7 @@ def _start_workers(
     expected = None
     if options.backend != "local":
         state = f"{request.where}/{place.own}"
-        expected = held.enter_context(expected_of_hosts(sources.units, settings, request.ffmpeg, state))
+        expected = held.enter_context(list_requirements(sources.units, settings, request.ffmpeg, state))
     address, message = options.cluster_address, request.reporter.message
     jobs = options.jobs or default_jobs()
     return held.enter_context(workers_of(options.backend, address, jobs, message, expected, started=started))
@@ -367,7 +374,7 @@ def _search_value(session: Session) -> None:
         option = settings.target.option
         raise SettingsError(f"<{min(option)}>: there is no video to try it on: {why}", path=path, **option)
     probes = request.place.state_dir / "probes"
-    found = shared_value(
+    result = search_shared(
         settings,
         session.sources.units,
         probes,
@@ -377,19 +384,19 @@ def _search_value(session: Session) -> None:
     )
     shutil.rmtree(probes, ignore_errors=True)
     request.reporter.message(
-        f"{settings.output.quality_scale.option} {found.value} for all, after {found.probes} encodes of {found.sampled} sampled videos "
-        f"({found.cpu_seconds:.1f} s of CPU time); videos below the target are encoded again, finer"
+        f"{settings.output.quality_scale.option} {result.value} for all, after {result.probes} encodes of {result.sampled} sampled videos "
+        f"({result.cpu_seconds:.1f} s of CPU time); videos below the target are encoded again, finer"
     )
-    session.settings = settings.at(found.value)
+    session.settings = settings.replace_quality(result.value)
 
 
-def _planned_labels(request: RunRequest, sources: SourceList, todo: Plan) -> PlannedLabels:
+def _plan_labels(request: RunRequest, sources: SourceList, todo: Plan) -> PlannedLabels:
     from vidprep.formats.manifest.labels import Labels, read_labels
 
     are_all = sources.why_partial is None
     labels = sources.labels or Labels([unit.id for unit in sources.units])
     place, is_part = request.place, request.place.part is not None
-    path = place.shared_file(splits_name(sources.drawing.rule)) if is_part and sources.drawing is not None else None
+    path = place.fetch_shared(splits_name(sources.drawing.rule)) if is_part and sources.drawing is not None else None
     return plan_labels(
         place.root,
         labels,
@@ -408,10 +415,10 @@ def _relabel(session: Session, todo: Plan) -> int:
     request, sources, place = session.request, session.sources, session.request.place
     if sources.labels is None and not manifest_paths(place.root):
         return 0
-    taken = _planned_labels(request, sources, todo)
+    taken = _plan_labels(request, sources, todo)
     if place.part is not None and sources.drawing is not None:  # all tasks give what the first one drew
-        place.create_shared(splits_name(sources.drawing.rule), taken.given.chosen(["split"]).as_bytes())
-        taken = _planned_labels(request, sources, todo)
+        place.create_shared(splits_name(sources.drawing.rule), taken.given.select_columns(["split"]).as_bytes())
+        taken = _plan_labels(request, sources, todo)
     if taken.is_new:
         place.labels.give(taken.given)
     place.labels.plan(taken.given)
@@ -437,12 +444,12 @@ def _move_and_remove(request: RunRequest, todo: Plan) -> None:
     place.check_held()
     for row in manifest_rows(place.root):
         if row.id in removed_ids:
-            place.journal.append(removed(row, place.run))
+            place.journal.append(removal_row(row, place.run))
         elif (unit := todo.moved.get(row.id)) is not None:
             if row.id == unit.id:
                 place.journal.append(replace(row, source=unit.path, run=place.run))
                 continue
-            name = request.settings.output.moved_name(unit.id, row.file_name)
+            name = request.settings.output.name_after_move(unit.id, row.file_name)
             place.outputs.move(replace(row, id=unit.id, file_name=name, source=unit.path, run=place.run), row)
 
 
@@ -462,7 +469,7 @@ def _refuse_mixture(request: RunRequest, sources: SourceList, settings: RunSetti
     listed, known = {unit.id for unit in sources.units} | {*todo.renamed.values()}, settings.digests
     others = [
         id_
-        for id_, row in place.known_units().items()
+        for id_, row in place.read_known_units().items()
         if row.ok and id_ not in listed and row.settings_digest not in known
     ]
     if others:

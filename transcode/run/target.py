@@ -17,13 +17,13 @@ from vidprep.formats.errors import SettingsError, StoppedError, count_of
 from vidprep.formats.manifest.row import ManifestRow
 from vidprep.formats.manifest.table import manifest_rows
 from vidprep.transcode.destination.opening import open_destination
-from vidprep.transcode.media.ffmpeg_program import encoder_version, used_versions
+from vidprep.transcode.media.ffmpeg_program import encoder_version, list_versions
 from vidprep.transcode.run.plan import plan
 from vidprep.transcode.run.run import run
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import SourceList, Unit, choose
 from vidprep.transcode.unit.job import Job, JobResult
-from vidprep.transcode.unit.target_search import Search, reached_by, unscored
+from vidprep.transcode.unit.target_search import Search, score_of_target, why_unscored
 from vidprep.transcode.workers.pool import Pool
 
 
@@ -43,7 +43,7 @@ def run_trial(
         made_by = encoder_version(settings, ffmpeg)
         sources = SourceList(tuple(units), ())
         todo = plan(sources, settings, place, ffmpeg=ffmpeg, encoder_version=made_by, skip_failed=True)
-        place.write_settings(settings, used_versions(settings, ffmpeg))
+        place.write_settings(settings, list_versions(settings, ffmpeg))
         summary = run(todo, place, workers, on_row=on_row)
     if why := summary.disk_full or summary.stopped:
         raise StoppedError(why, exit_code=summary.exit_code)
@@ -103,7 +103,7 @@ def sample_size(count: int) -> int:
     return count if count <= ALL_UP_TO else min(MAX_SAMPLED, math.ceil(count * SAMPLED_PART))
 
 
-def shared_value(
+def search_shared(
     settings: RunSettings,
     units: tuple[Unit, ...],
     state_dir: Path,
@@ -137,15 +137,15 @@ def shared_value(
         nonlocal probes, cpu_seconds
         value = scale.values[step]
         say(f"{target.flag} {target.floor:g}: trying {scale.option} {value} on {len(ids)} of {len(sampled)} videos")
-        probed = replace(settings.at(value), target=None, gate=replace(settings.gate, min_psnr_db=None))
+        probed = replace(settings.replace_quality(value), target=None, gate=replace(settings.gate, min_psnr_db=None))
         rows = run_trial(probed, [sampled[id_] for id_ in ids], state_dir / f"{value}", workers, ffmpeg=ffmpeg)
         probes += len(ids)
         why = dict.fromkeys(ids, "not tried")
         for row in rows:
             cpu_seconds += row.cpu_seconds or 0.0
-            reached = reached_by(row, target) if row.ok else None
+            reached = score_of_target(row, target) if row.ok else None
             if reached is None:
-                why[row.id] = row.message or unscored(row)
+                why[row.id] = row.message or why_unscored(row)
             elif step == 0 and reached < target.floor:
                 why[row.id] = f"{reached:.2f} at best, at {scale.option} {value}"
             else:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, cast
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.model import FrameSize
-from vidprep.formats.option import Option, check_options, documented
-from vidprep.formats.spread import FRAMES_AT_ONCE, RULES, are_possible, sampled
+from vidprep.formats.option import Option, check_options, document
+from vidprep.formats.spread import FRAMES_AT_ONCE, RULES, are_possible, sample_frames
 from vidprep.transcode.settings.parse import (
     ALWAYS_SCORED,
     parse_bytes,
@@ -34,7 +34,7 @@ MIN_TILES, MAX_TILES = 128, 768  # VIDEO_MIN_TOKEN_NUM and VIDEO_MAX_TOKEN_NUM o
 CUT_ORIGINS = ("picture", "container")
 
 
-@documented
+@document
 @dataclass(frozen=True, slots=True)
 class Retime:
     """Frames of a source that the output shows, and their times."""
@@ -92,7 +92,7 @@ class Retime:
                 )
 
 
-@documented
+@document
 @dataclass(frozen=True, slots=True)
 class Scale:
     """Size of the output. Give at most one of short_side, size and multiple_of; without them, the picture keeps its displayed size."""
@@ -141,8 +141,8 @@ class Scale:
         object.__setattr__(self, "side_of", parse_sides(self.side_of))
         check_options(self)
         size = None if self.size is None else str(self.size)
-        asked: dict[str, Any] = {"short_side": self.short_side, "size": size, "multiple_of": self.multiple_of}
-        given = {name: value for name, value in asked.items() if value is not None}
+        options: dict[str, Any] = {"short_side": self.short_side, "size": size, "multiple_of": self.multiple_of}
+        given = {name: value for name, value in options.items() if value is not None}
         if len(given) > 1:
             raise SettingsError(f"{' and '.join(f'<{name}>' for name in given)} exclude each other; give one", **given)
         if self.side_of and given.keys() - {"short_side"}:
@@ -188,18 +188,18 @@ class Scale:
     def as_dict(self) -> dict[str, object]:
         """Return the options; those that few runs give are left out where they are not given."""
         late = ("multiple_of", "max_area", "min_area", "side_of")
-        found = {name: value for name, value in asdict(self).items() if name not in late or value not in (None, ())}
+        values = {name: value for name, value in asdict(self).items() if name not in late or value not in (None, ())}
         sides = ",".join(f"{name}={pixels}" for name, pixels in self.side_of)
-        return found | {"size": str(self.size) if self.size else None} | ({"side_of": sides} if sides else {})
+        return values | {"size": str(self.size) if self.size else None} | ({"side_of": sides} if sides else {})
 
-    def of(self, name: str) -> Scale:
+    def for_video(self, name: str) -> Scale:
         """Return the size of one video, by its id."""
         parts = {*name.split("/"), *(part.rpartition(".")[2] for part in name.split("/"))}
         sides = [pixels for part, pixels in self.side_of if part in parts]
         return replace(self, short_side=sides[-1] if sides else self.short_side, side_of=())
 
 
-@documented
+@document
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """Frames sampled for vision-language models; see `vidprep.formats.spread`.
@@ -254,15 +254,15 @@ class Sampling:
             seconds: Its duration.
         """
         limits = {"min_frames": self.min_frames, "max_frames": self.max_frames}
-        found: list[int] = sampled(self.rule, num_frames, seconds, self.fps, **limits).tolist()
-        return found
+        numbers: list[int] = sample_frames(self.rule, num_frames, seconds, self.fps, **limits).tolist()
+        return numbers
 
     def as_dict(self) -> dict[str, object]:
         """Return what decides which frames; the usual rule is left out."""
         return {name: value for name, value in asdict(self).items() if name != "rule" or value != "qwen"}
 
 
-@documented
+@document
 @dataclass(frozen=True, slots=True)
 class QualityGate:
     """Quality that an output must reach."""
@@ -313,12 +313,12 @@ class QualityGate:
 
     def as_dict(self) -> dict[str, object]:
         """Return the options; those of scores that few runs ask for only where they are given."""
-        found: dict[str, object] = {"min_psnr_db": self.min_psnr_db, "verify_every": self.verify_every}
+        values: dict[str, object] = {"min_psnr_db": self.min_psnr_db, "verify_every": self.verify_every}
         if self.scores_in_order:
-            found["score"] = list(self.score)
+            values["score"] = list(self.score)
         if self.vmaf_model != USUAL_VMAF_MODEL:
-            found["vmaf_model"] = self.vmaf_model
-        return found
+            values["vmaf_model"] = self.vmaf_model
+        return values
 
 
 def _is_per_video(mode: str) -> bool:
@@ -328,7 +328,7 @@ def _is_per_video(mode: str) -> bool:
 _TARGET_MODES = {"dataset": False, "per-video": True}
 
 
-@documented
+@document
 @dataclass(frozen=True, slots=True)
 class Target:
     """Target for the 1st percentile over the frames of every output: of PSNR-Y, or of VMAF. Give one."""
@@ -382,9 +382,9 @@ class Target:
     @property
     def floor(self) -> float:
         """The least value of the 1st percentile."""
-        found = self.psnr_db if self.vmaf is None else self.vmaf
-        assert found is not None
-        return found
+        floor = self.psnr_db if self.vmaf is None else self.vmaf
+        assert floor is not None
+        return floor
 
     @property
     def option(self) -> dict[str, Any]:
@@ -407,11 +407,11 @@ class Target:
 
     def as_dict(self) -> dict[str, object]:
         """Return the options that are given."""
-        found: dict[str, object] = {"psnr_db": self.psnr_db, "per_video": self.per_video}
-        return found if self.vmaf is None else {"vmaf": self.vmaf, "per_video": self.per_video}
+        values: dict[str, object] = {"psnr_db": self.psnr_db, "per_video": self.per_video}
+        return values if self.vmaf is None else {"vmaf": self.vmaf, "per_video": self.per_video}
 
 
-@documented
+@document
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits for one source.

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 from vidprep.formats.errors import PictureError, SettingsError
 from vidprep.formats.model import FrameSize
 from vidprep.formats.moments import file_time_base
-from vidprep.formats.option import Option, check_options, documented
+from vidprep.formats.option import Option, check_options, document
 from vidprep.formats.profiles import CODECS, CONTAINERS, JPEG_SUBSAMPLINGS
 from vidprep.formats.stores.registry import ENCODED, STORES_OF_FRAMES, VIDEO_SHARDS, VIDEO_STORES
 from vidprep.formats.video.options import EncoderOptions as EncoderOptions
@@ -98,7 +98,7 @@ SHARD_SIZE = Option(
 )
 
 
-@documented
+@document
 @dataclass(frozen=True, slots=True)
 class VideoOutput:
     """A video for each source.
@@ -193,7 +193,7 @@ class VideoOutput:
         assert crf is not None
         return crf
 
-    def at(self, value: float) -> VideoOutput:
+    def replace_quality(self, value: float) -> VideoOutput:
         """Return the same output with another CRF."""
         return replace(self, encoder=replace(self.encoder, crf=float(value)))
 
@@ -226,7 +226,7 @@ class VideoOutput:
                 f"{size} is below the smallest picture of {profile.name} ({low}); allow --upscale or take another --codec"
             )
 
-    def moved_name(self, id_: str, file_name: str) -> str:
+    def name_after_move(self, id_: str, file_name: str) -> str:
         """Return the file name of an output whose id changed to `id_`: a new one, unless it is in the shard `file_name`."""
         return f"{id_}.{self.extension}" if self.store == "files" else file_name
 
@@ -245,7 +245,7 @@ class VideoOutput:
         }
 
 
-@documented
+@document
 @dataclass(frozen=True, slots=True)
 class FrameOutput:
     """Frames in a store.
@@ -310,7 +310,7 @@ class FrameOutput:
         """The JPEG quality."""
         return self.quality or USUAL_QUALITY
 
-    def at(self, value: float) -> FrameOutput:
+    def replace_quality(self, value: float) -> FrameOutput:
         """Return the same output with another JPEG quality."""
         return replace(self, quality=int(value))
 
@@ -323,7 +323,7 @@ class FrameOutput:
     def check_size(self, _size: FrameSize) -> None:
         """Accept any size."""
 
-    def moved_name(self, _id: str, file_name: str) -> str:
+    def name_after_move(self, _id: str, file_name: str) -> str:
         """Return `file_name`, the shard where the frames stay."""
         return file_name
 
@@ -339,7 +339,7 @@ class FrameOutput:
             "subsampling": self.resolved_subsampling,
         }
 
-    def stored_as(self) -> dict[str, object]:
+    def storage_options(self) -> dict[str, object]:
         """Return every option that decides what is stored, by name."""
         if not self.is_coded:
             return {"store": self.store}
@@ -347,7 +347,7 @@ class FrameOutput:
 
     def as_dict(self) -> dict[str, object]:
         """Return the settings of this kind of output that decide its bytes."""
-        return {"frames": self.stored_as()}
+        return {"frames": self.storage_options()}
 
 
 Output = VideoOutput | FrameOutput

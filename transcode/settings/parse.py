@@ -21,23 +21,23 @@ from vidprep.formats.option import (
     CodeText,
     Declared,
     code_of,
+    document_options,
     fits,
     hints_of,
     options_of,
     unknown_keyword,
-    with_options,
     words_for,
 )
 from vidprep.formats.profiles import CODECS
-from vidprep.formats.storage.base import check_no_password, is_url, lacks_bucket, normalized
-from vidprep.formats.storage.untrusted import INT64_MAX, MAX_NUMBER_LENGTH, ArrowStream, bounded_fraction, rate_of
+from vidprep.formats.storage.base import check_no_password, is_url, lacks_bucket, normalize
+from vidprep.formats.storage.untrusted import INT64_MAX, MAX_NUMBER_LENGTH, ArrowStream, parse_fraction, rate_of
 
 TAKEN[ArrowStream] = (lambda value: hasattr(value, "__arrow_c_stream__"), "a table of Arrow, pandas or polars")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def typed(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def check_types(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator that checks the arguments of a public function and completes what `help` shows of it.
 
     The decorated function raises TypeError for a keyword that it does not have, and SettingsError, with the argument's name, for a value
@@ -53,7 +53,7 @@ def typed(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
         declared = {each.name: each for each in options_of(function)}
         known = {each.keyword: each for each in keywords}
         positional = [name for name, each in bare.parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
-        shown = _shown_signature(bare, declared, keywords)
+        shown = _help_signature(bare, declared, keywords)
         hints = {each.keyword: each.taken for each in keywords}
 
         @functools.wraps(function)
@@ -70,7 +70,7 @@ def typed(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
             accepted = _plain_hints(function) | hints
             for name, value in bound.arguments.items():
                 if name in declared:
-                    bound.arguments[name] = _parsed(declared[name], name, value)
+                    bound.arguments[name] = _parse(declared[name], name, value)
                     continue
                 is_open = bare.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
                 for keyword, given in value.items() if is_open else ((name, value),):
@@ -78,23 +78,23 @@ def typed(*keywords: Declared) -> Callable[[Callable[P, R]], Callable[P, R]]:
             try:
                 return function(*bound.args, **bound.kwargs)
             except VidprepError as error:
-                error.use_keywords(lambda text: with_keywords(text, (*keywords, *declared.values())))
+                error.use_keywords(lambda text: name_keywords(text, (*keywords, *declared.values())))
                 raise
 
         checked.__signature__ = shown  # type: ignore[attr-defined]
         checked.__options__ = (*keywords, *declared.values())  # type: ignore[attr-defined]  # of which a command has flags
-        checked.__doc__ = with_options(inspect.cleandoc(function.__doc__ or ""), [*declared.values(), *keywords])
+        checked.__doc__ = document_options(inspect.cleandoc(function.__doc__ or ""), [*declared.values(), *keywords])
         return checked
 
     return decorate
 
 
-def _parsed(declared: Declared, name: str, value: Any) -> Any:
+def _parse(declared: Declared, name: str, value: Any) -> Any:
     """Return the value of an option, checked: a single text of many is a list of one, and other texts are parsed."""
     if isinstance(value, str) and _is_many(declared):
         value = (value,)
     elif _is_written(value):
-        value = declared.option.parsed(name, value)
+        value = declared.option.parse_value(name, value)
     declared.check(value)
     return value
 
@@ -108,7 +108,7 @@ def _check_type(keyword: str, given: object, hint: Any, known: Mapping[str, Decl
     raise SettingsError(f"<{keyword}>: give {words_for(hint)}", **{keyword: CodeText(repr(given))})
 
 
-def with_keywords(text: str, options: Iterable[Declared]) -> str:
+def name_keywords(text: str, options: Iterable[Declared]) -> str:
     """Return a message with keywords instead of flags: `fps=15` for `--fps 15`. Commands between backticks stay as they are."""
     known = {each.flag: each for each in options}
 
@@ -130,7 +130,7 @@ def with_keywords(text: str, options: Iterable[Declared]) -> str:
     return "`".join(parts)
 
 
-def _shown_signature(
+def _help_signature(
     bare: inspect.Signature, declared: Mapping[str, Declared], keywords: Iterable[Declared]
 ) -> inspect.Signature:
     """Return a signature for `help` and editors: plain types, defaults as users write them."""
@@ -175,7 +175,7 @@ def parse_rate(given: str | float | Fraction, keyword: str = "fps") -> Fraction:
         rate = rate_of(text)
     except ValueError:
         raise SettingsError(
-            f"<{keyword}>: give a number or a fraction, such as 15, 29.97 or 30000/1001", **{keyword: shortened(text)}
+            f"<{keyword}>: give a number or a fraction, such as 15, 29.97 or 30000/1001", **{keyword: shorten(text)}
         ) from None
     if not Fraction(1, 1000) <= rate <= 1000:
         raise SettingsError(f"<{keyword}>: give a rate from 0.001 to 1000", **{keyword: text})
@@ -194,7 +194,7 @@ def parse_scores(given: str | tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of scores, in the order of SCORES; psnr and ssim are always among them."""
     names = {name.strip() for name in (given.split(",") if isinstance(given, str) else given)}
     if unknown := sorted(names - set(SCORES)):
-        raise SettingsError(f"<score>: give some of {', '.join(SCORES)}", score=shortened(unknown[0]))
+        raise SettingsError(f"<score>: give some of {', '.join(SCORES)}", score=shorten(unknown[0]))
     return tuple(name for name in SCORES if name in names | set(ALWAYS_SCORED))
 
 
@@ -205,9 +205,7 @@ def parse_stream(given: str | int) -> int | None:
     try:
         return int(given)
     except ValueError:
-        raise SettingsError(
-            "<video_stream>: give a number from 0, or best", video_stream=shortened(str(given))
-        ) from None
+        raise SettingsError("<video_stream>: give a number from 0, or best", video_stream=shorten(str(given))) from None
 
 
 def parse_sides(given: str | Mapping[str, int] | tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
@@ -219,7 +217,7 @@ def parse_sides(given: str | Mapping[str, int] | tuple[tuple[str, int], ...]) ->
         return tuple(sorted({name.strip("/ "): int(pixels) for name, pixels in pairs}.items()))
     except ValueError:
         raise SettingsError(
-            "<side_of>: give names with pixels, such as wrist=128,top=240", side_of=shortened(given)
+            "<side_of>: give names with pixels, such as wrist=128,top=240", side_of=shorten(given)
         ) from None
 
 
@@ -227,10 +225,10 @@ def parse_size(given: str | tuple[int, int]) -> FrameSize:
     """Parse `WxH` in pixels, or a pair of numbers."""
     if not isinstance(text := given, str):
         return FrameSize(*given)
-    found = re.fullmatch(r"(\d{1,9})[xX](\d{1,9})", text)
-    if found is None:
-        raise SettingsError("<size>: give WIDTHxHEIGHT in pixels, such as 224x224", size=shortened(text))
-    return FrameSize(int(found[1]), int(found[2]))
+    match = re.fullmatch(r"(\d{1,9})[xX](\d{1,9})", text)
+    if match is None:
+        raise SettingsError("<size>: give WIDTHxHEIGHT in pixels, such as 224x224", size=shorten(text))
+    return FrameSize(int(match[1]), int(match[2]))
 
 
 def parse_segment(given: float | str) -> float | str:
@@ -260,7 +258,7 @@ def parse_shares(given: str | Mapping[str, float]) -> dict[str, Fraction]:
         if not isinstance(given, str | Mapping):
             raise ValueError
         pairs = [each.split("=") for each in given.split(",")] if isinstance(given, str) else list(given.items())
-        shares = {str(name).strip(): bounded_fraction(str(share).strip()) for name, share in pairs}
+        shares = {str(name).strip(): parse_fraction(str(share).strip()) for name, share in pairs}
     except ValueError:
         shares = {}
     if not shares or "" in shares or len(shares) < len(pairs) or min(shares.values()) <= 0 or sum(shares.values()) != 1:
@@ -272,21 +270,21 @@ def parse_shares(given: str | Mapping[str, float]) -> dict[str, Fraction]:
 
 def parse_by_codec(given: Sequence[str]) -> dict[str, str]:
     """Parse a list of CODEC=LIST. Raises ValueError."""
-    found = {}
+    by_codec = {}
     for text in (given,) if isinstance(given, str) else given:
         codec, equals, values = text.partition("=")
         if not equals or codec not in CODECS:
             raise ValueError(f"give CODEC=VALUE,VALUE with a codec of {', '.join(CODECS)}")
-        found[codec] = values
-    return found
+        by_codec[codec] = values
+    return by_codec
 
 
 def parse_bytes(given: str | int) -> int:
     """Parse `1000000`, `500MB` (10**6) or `1GiB` (2**30). Raises ValueError."""
-    found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?) ?(?:([kKMGT])(i?)B?|B)?", str(given))
-    if found is None:
+    match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?) ?(?:([kKMGT])(i?)B?|B)?", str(given))
+    if match is None:
         raise ValueError("give bytes, such as 500MB or 1GiB")
-    number, prefix, binary = found.groups()
+    number, prefix, binary = match.groups()
     power = " kMGT".index(prefix.replace("K", "k")) if prefix else 0
     size = int(float(number) * (1024 if binary else 1000) ** power)
     if size > INT64_MAX:
@@ -294,29 +292,29 @@ def parse_bytes(given: str | int) -> int:
     return size
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a text shortened for a message: a value may have thousands of digits."""
     return text if len(text) <= MAX_NUMBER_LENGTH else f"{text[:MAX_NUMBER_LENGTH]}…"
 
 
-def given(path: str) -> str:
+def check_path(path: str) -> str:
     """Return a path that is not empty (an empty one would be the current folder). Raises SettingsError."""
     if not path.strip():
         raise SettingsError("an empty path was given (an unset variable?); name a file or folder")
     return path
 
 
-def as_source(source: Path | str | ArrowStream) -> Path | str | ArrowStream:
-    """Return a source like `as_place`; a table in memory is returned unchanged."""
-    return as_place(source) if isinstance(source, Path | str) else source
+def parse_source(source: Path | str | ArrowStream) -> Path | str | ArrowStream:
+    """Return a source like `parse_place`; a table in memory is returned unchanged."""
+    return parse_place(source) if isinstance(source, Path | str) else source
 
 
-def as_place(path: Path | str) -> Path | str:
+def parse_place(path: Path | str) -> Path | str:
     """Return a path, or a URL as text."""
-    text = given(str(path)).removeprefix("file://")
+    text = check_path(str(path)).removeprefix("file://")
     if not is_url(text):
         return Path(text)
     check_no_password(text)
-    if lacks_bucket(text := normalized(text)):
+    if lacks_bucket(text := normalize(text)):
         raise SettingsError(f"{text} names no bucket; give s3://bucket/folder")
     return text

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from vidprep.formats.errors import MissingError, SettingsError
-from vidprep.formats.manifest.row import shown
-from vidprep.formats.option import Declared, Option, check_options, documented, options_of
+from vidprep.formats.manifest.row import show
+from vidprep.formats.option import Declared, Option, check_options, document, options_of
 from vidprep.formats.storage.base import is_url
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.options import Limits, QualityGate, Retime, Sampling, Scale, Target
@@ -239,7 +239,7 @@ TIME_RULE = 2  # how seconds become frames: 1 until 0.1, by exact comparison and
 CLOCK_RULE = 2  # which source frame --fps shows: the nearest one. 1 was the one on screen
 
 
-@documented
+@document
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """Everything that decides the bytes of an output and the figures in its row, and the limits it is made under.
@@ -278,24 +278,24 @@ class RunSettings:
     def __post_init__(self) -> None:
         check_options(self)
         if not isinstance(self.output, VideoOutput | FrameOutput):
-            raise SettingsError(f"output is {shown(self.output)}; give a VideoOutput or a FrameOutput")
+            raise SettingsError(f"output is {show(self.output)}; give a VideoOutput or a FrameOutput")
         if self.sampling is not None and self.retime.frame_rate is not None:
             raise SettingsError(
                 "<fps> and <sample_fps> exclude each other; give one",
                 fps=str(self.retime.frame_rate),
                 sample_fps=self.sampling.fps,
             )
-        asked: dict[str, Any] = {"score": self.gate.more_scores} if self.gate.scores_in_order else {}
+        needed: dict[str, Any] = {"score": self.gate.more_scores} if self.gate.scores_in_order else {}
         if self.target is not None:
-            asked = self.target.option
-        if asked and not self.output.has_loss:
-            raise SettingsError(f"<{min(asked)}>: a tensor store has no loss; leave it out", **asked)
-        if asked and self.output.segment not in ("auto", "off"):
+            needed = self.target.option
+        if needed and not self.output.has_loss:
+            raise SettingsError(f"<{min(needed)}>: a tensor store has no loss; leave it out", **needed)
+        if needed and self.output.segment not in ("auto", "off"):
             why = "VMAF and XPSNR look at neighbouring frames; leave out one"
             if self.target is not None:
                 why = "split with the CRF that `vidprep tune` finds"
             raise SettingsError(
-                f"<segment> and <{min(asked)}> exclude each other: {why}", segment=self.output.segment, **asked
+                f"<segment> and <{min(needed)}> exclude each other: {why}", segment=self.output.segment, **needed
             )
 
     @property
@@ -320,13 +320,13 @@ class RunSettings:
             return None
         return self.output.segment_seconds(duration)
 
-    def at(self, value: float) -> RunSettings:
+    def replace_quality(self, value: float) -> RunSettings:
         """Return the same settings with another CRF or JPEG quality."""
-        return replace(self, output=self.output.at(value))
+        return replace(self, output=self.output.replace_quality(value))
 
-    def of(self, id_: str) -> RunSettings:
+    def for_video(self, id_: str) -> RunSettings:
         """Return the settings of one video."""
-        return replace(self, scale=self.scale.of(id_)) if self.scale.side_of else self
+        return replace(self, scale=self.scale.for_video(id_)) if self.scale.side_of else self
 
     @property
     def keeps_jpegs(self) -> bool:
@@ -441,7 +441,7 @@ class RunSettings:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{shown(value)} is not a string")
+        raise TypeError(f"{show(value)} is not a string")
     return value
 
 
@@ -474,7 +474,7 @@ def build_options(kind: type[Built], keywords: Mapping[str, Any], **more: object
     own = {}
     for declared in options_of(kind):  # type: ignore[arg-type]
         if declared.keyword in keywords:
-            value = declared.option.parsed(declared.keyword, keywords[declared.keyword])
+            value = declared.option.parse_value(declared.keyword, keywords[declared.keyword])
             if type(value) is int and float in (declared.hint, *get_args(declared.hint)):
                 value = float(value)  # otherwise settings would differ by how a number was written
             own[declared.name] = value

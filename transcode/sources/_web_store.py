@@ -42,11 +42,11 @@ class WebStore:
 
     def sizes(self) -> dict[str, int]:
         """Return the size of each file in bytes; those that are not there are left out. Raises StoreError."""
-        found = {name: (self._files.folder / name).stat().st_size for name in self._files.copied()}
+        bytes_of = {name: (self._files.folder / name).stat().st_size for name in self._files.list_copies()}
         names = sorted({row.file_name for row in read_rows(self._files.folder, _Output) if row.status == "ok"})
         with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
             sizes = list(pool.map(self._files.size_if_there, names))
-        return found | {name: size for name, size in zip(names, sizes, strict=True) if size is not None}
+        return bytes_of | {name: size for name, size in zip(names, sizes, strict=True) if size is not None}
 
     def fetch(self, name: str, path: Path) -> None:
         """Copy a file of the manifest or index. Raises OSError."""

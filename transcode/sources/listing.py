@@ -148,7 +148,7 @@ def walk(search: SourceSearch, root: str) -> None:
                 _check_no_destination(entry.path, "give the folder of the raw videos, or --exclude it")
                 stack.append((entry.path, relative + "/", above | {identity_of(entry.stat())}))
             else:
-                search.add(search.id_of(relative), entry.path, SourceState.of(entry.stat()))
+                search.add(search.id_of(relative), entry.path, SourceState.build(entry.stat()))
             search.count()
         if pictures:
             _add_pictures(search, folder, prefix.rstrip("/"), pictures, has_videos=len(search.units) > num_units)
@@ -175,14 +175,14 @@ def _add_pictures(
         search.ignored.append((folder, reason))
         return
     try:
-        found = series_of(folder, [(entry.name, SourceState.of(entry.stat())) for entry in pictures])
+        series = series_of(folder, [(entry.name, SourceState.build(entry.stat())) for entry in pictures])
     except (ReadError, OSError) as error:
         search.problems.append((folder, error.message if isinstance(error, ReadError) else str(error)))
         return
     if storable(folder) != folder:
         search.problems.append((folder, "its name is not valid UTF-8, which a manifest cannot hold; rename it"))
         return
-    search.add_series(relative or name, folder, found)
+    search.add_series(relative or name, folder, series)
 
 
 def _check_no_destination(folder: str, advice: str) -> None:
@@ -325,7 +325,7 @@ def find_sources(
         reads(path)
     else:
         search.why_partial = "one file is not a full listing"
-        search.add(search.id_of(os.path.basename(path)), path, SourceState.of(status))
+        search.add(search.id_of(os.path.basename(path)), path, SourceState.build(status))
     return finish(path, path if is_folder else os.path.dirname(path), is_table=is_table)
 
 
@@ -406,14 +406,14 @@ def _source_list(
     units.sort(key=attrgetter("size_bytes"), reverse=True)  # stable: equal sizes stay in the order of their ids
     ignored = sorted((storable(path), why) for path, why in search.ignored)
     problems = sorted((storable(path), why, number) for number, (path, why) in enumerate(search.problems))
-    asked = _ids_of_their_own(search)
-    labelled = [*units, *(asked[number] for _, _, number in problems if number in asked)]
+    own_ids = _ids_of_their_own(search)
+    labelled = [*units, *(own_ids[number] for _, _, number in problems if number in own_ids)]
     labels, drawing = labels_of(labelled, search.table, given, path, base)
     return SourceList(
         tuple(units),
         tuple(ignored),
         tuple((path, why) for path, why, _ in problems),
-        tuple(asked.get(number) for _, _, number in problems),
+        tuple(own_ids.get(number) for _, _, number in problems),
         labels,
         search.why_partial or (None if units else "no video could be listed"),
         drawing,
@@ -439,14 +439,14 @@ def _notes(search: SourceSearch, given: SourceOptions, base: str) -> tuple[str, 
 def _ids_of_their_own(search: SourceSearch) -> dict[int, Unit]:
     """Return the units of a table's problems, by their index in `problems`, with unique ids, so that no row is lost."""
     taken = {unit.id for unit in search.units} if search.asked else set()
-    found = {}
+    ids = {}
     for place, (number, unit) in search.asked.items():
         name = unit.id
         while name in taken:
             name += f" (row {number})"
         taken.add(name)
-        found[place] = replace(unit, id=name)
-    return found
+        ids[place] = replace(unit, id=name)
+    return ids
 
 
 LIST_BYTES = 1 << 12

@@ -72,7 +72,7 @@ def _collisions(units: Iterable[Unit], extension: str) -> list[tuple[Unit, Unit,
     folders: dict[str, Unit] = {}
     pairs = []
     for unit in units:
-        output = _folded(f"{unit.id}.{extension}")
+        output = _fold(f"{unit.id}.{extension}")
         if (first := taken.setdefault(output, unit)) is not unit:
             pairs.append((first, unit))
         folder = output.rpartition("/")[0]
@@ -83,7 +83,7 @@ def _collisions(units: Iterable[Unit], extension: str) -> list[tuple[Unit, Unit,
     return [(first, second, f"{first.id}.{extension}") for first, second in pairs]
 
 
-def _folded(name: str) -> str:
+def _fold(name: str) -> str:
     """Return one form for all names that some file system (macOS, Windows, network shares) treats as equal."""
     if name.isascii():
         return name.lower()

@@ -45,7 +45,7 @@ def episode_table(root: Path) -> tuple[pa.Table, list[str]]:
     from vidprep.formats.lerobot import LeRobotDataset
 
     try:
-        found = LeRobotDataset.read(root)
+        dataset = LeRobotDataset.read(root)
     except StoreError as error:
         raise SourceError(error.message, path=error.path) from error
     rows = [
@@ -58,13 +58,15 @@ def episode_table(root: Path) -> tuple[pa.Table, list[str]]:
             "camera": camera,
             "task": "; ".join(episode.tasks),
         }
-        for episode in found.episodes
+        for episode in dataset.episodes
         for camera, part in episode.videos.items()
-        if camera not in found.depth_cameras
+        if camera not in dataset.depth_cameras
     ]
     if not rows:
-        pictures = any(about.get("dtype") == "image" for about in found.features.values())
+        pictures = any(feature.get("dtype") == "image" for feature in dataset.features.values())
         hint = "; --images-to-video makes videos of its columns of pictures" if pictures else ""
         raise SourceError(f"declares no episode with a video of pictures{hint}", path=root)
-    depth = {str(root / episode.videos[camera].path) for episode in found.episodes for camera in found.depth_cameras}
+    depth = {
+        str(root / episode.videos[camera].path) for episode in dataset.episodes for camera in dataset.depth_cameras
+    }
     return pa.Table.from_pylist(rows), sorted(depth)

@@ -67,7 +67,7 @@ class RemoteFiles:
             raise StorageError("names no file in a folder or bucket", path=url)
         if folder not in self._folders:
             try:
-                self._folders[folder] = self._listed(folder)
+                self._folders[folder] = self._list(folder)
                 self.answered = True
             except VidprepError as error:
                 self._folders[folder] = error
@@ -80,7 +80,7 @@ class RemoteFiles:
             return None if file is None else file.state
         return files.get(name)
 
-    def _listed(self, folder: str) -> dict[str, SourceState]:
+    def _list(self, folder: str) -> dict[str, SourceState]:
         files = ObjectStorage(folder).files(depth=1)
         return {key: file.state for key, file in files.items()}
 
@@ -170,8 +170,8 @@ def remarks_on_pictures(unit: Unit) -> list[Remark]:
         pictures = list_pictures(unit.path)
     except ReadError:
         return []
-    found = {"pictures_missing": pictures.gaps, "pages_left_out": pages_left_out(pictures)}
-    return [Remark(code, text) for code, text in found.items() if text]
+    remarks = {"pictures_missing": pictures.gaps, "pages_left_out": pages_left_out(pictures)}
+    return [Remark(code, text) for code, text in remarks.items() if text]
 
 
 @lru_cache(maxsize=64)
@@ -189,7 +189,7 @@ def current_state(path: str) -> SourceState | None:
             return file.state if file else None
         if os.path.isdir(path):  # noqa: PTH112
             return list_pictures(path).state
-        return SourceState.of(os.stat(path))  # noqa: PTH116
+        return SourceState.build(os.stat(path))  # noqa: PTH116
     except (OSError, ReadError):
         return None
 
@@ -204,8 +204,8 @@ LEASE = re.compile(rf"{re.escape(STATE_DIR)}/(?:part-[^/]+/)?(?:lock|lease-\d+)"
 
 def _is_ours(folder: Path) -> bool:
     """Return whether `tempfile.mkdtemp` created a folder for this user: others could create one with such a name."""
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 def _holder_of(folder: Path) -> ProcessId:
@@ -243,7 +243,7 @@ def _remote_store(url: str) -> ObjectStorage | WebStore:
 
 
 @contextmanager
-def as_folder(place: Path | str) -> Iterator[Path]:
+def local_folder(place: Path | str) -> Iterator[Path]:
     """Return the folder itself; of a URL a folder under TMPDIR with copies of its manifest, index and state. Videos and shards
     are there as empty files of the same size, which take no room: `present` fetches parts of them.
 
@@ -282,12 +282,12 @@ def as_folder(place: Path | str) -> Iterator[Path]:
         try:
             yield folder
         except VidprepError as error:
-            raise error.renamed(str(folder), place) from error
+            raise error.rename_files(str(folder), place) from error
 
 
 @contextmanager
 def present(url: str, folder: Path, name: str, offset: int, size: int) -> Iterator[None]:
-    """Fetch part of a file behind a URL into the folder that `as_folder` made of it, for the block. Does nothing without a URL.
+    """Fetch part of a file behind a URL into the folder that `local_folder` made of it, for the block. Does nothing without a URL.
 
     Raises:
         StorageError: It cannot be fetched.
@@ -325,7 +325,7 @@ def _empty(path: Path, offset: int, size: int) -> None:
 
 
 @contextmanager
-def as_file(unit: Unit, source_rate: Fraction | None) -> Iterator[Unit]:
+def local_file(unit: Unit, source_rate: Fraction | None) -> Iterator[Unit]:
     """Return the unit itself, or one with a copy of its source under TMPDIR; see `fetch`.
 
     Raises:

@@ -156,7 +156,7 @@ def cut_columns(names: Iterable[str], path: str) -> CutColumns:
             names the column and the remedy.
     """
     names = list(names)
-    found: dict[str, list[str]] = {}
+    columns: dict[str, list[str]] = {}
     for name in names:
         place = _place_of(name)
         if place in OTHER_UNITS:
@@ -166,11 +166,11 @@ def cut_columns(names: Iterable[str], path: str) -> CutColumns:
                 path=path,
             )
         if place is not None:
-            found.setdefault(place, []).append(name)
-    if not ("start" in found and "end" not in found):
-        found.pop("duration", None)  # then it is a label: the cut has an end, or there is no cut
-    _refuse_half_cuts(names, found.keys(), path)
-    chosen = {place: _one_column(place, several, path) for place, several in found.items()}
+            columns.setdefault(place, []).append(name)
+    if not ("start" in columns and "end" not in columns):
+        columns.pop("duration", None)  # then it is a label: the cut has an end, or there is no cut
+    _refuse_half_cuts(names, columns.keys(), path)
+    chosen = {place: _one_column(place, several, path) for place, several in columns.items()}
     if STREAM in names:
         chosen[STREAM] = STREAM
     return CutColumns(**chosen)
@@ -211,8 +211,8 @@ def seconds_of(name: str, value: object) -> float | None:
     """Return a time in seconds, from a number or [hh:]mm:ss[.fff]; None for an empty cell. Raises ValueError."""
     if value is None:
         return None
-    if isinstance(value, str) and (found := TIMECODE.fullmatch(value.strip())):
-        hours, minutes, seconds = found.groups()
+    if isinstance(value, str) and (match := TIMECODE.fullmatch(value.strip())):
+        hours, minutes, seconds = match.groups()
         return float(Decimal(int(hours or 0) * 3600 + int(minutes) * 60) + Decimal(seconds))
     with suppress(ValueError, OverflowError):
         is_plain = not isinstance(value, bool) and "_" not in str(value)  # float() would take True and 1_000
@@ -282,21 +282,21 @@ def read_table(
     Raises:
         SourceError: The table is invalid.
     """
-    found = read_source_table(table, with_faults=True)
+    source = read_source_table(table, with_faults=True)
     path = str(table) if isinstance(table, str) else IN_MEMORY
-    names = list(found.columns)
-    _check_has_paths(found, names, path)
+    names = list(source.columns)
+    _check_has_paths(source, names, path)
     if "" in names:  # pandas writes its row numbers like this
         names.remove("")
         search.ignored.append((path, "a column without a name"))
     places = cut_columns(names, path)
-    chosen = chosen_labels([name for name in names if name not in KEYS and name not in places.names], labels, path)
+    chosen = choose_labels([name for name in names if name not in KEYS and name not in places.names], labels, path)
     _check_names(chosen, path, label_from_folder=label_from_folder)
-    cuts, notes = _cuts_and_notes(found, places, path)
-    found = replace(found, notes={**notes, **found.notes})
-    search.table = replace(found.chosen(chosen), notes={**found.chosen(chosen).notes, **_notes_of_names(chosen)})
+    cuts, notes = _cuts_and_notes(source, places, path)
+    source = replace(source, notes={**notes, **source.notes})
+    search.table = replace(source.select(chosen), notes={**source.select(chosen).notes, **_notes_of_names(chosen)})
     faults = faults_of_columns(search.table)
-    rows = zip(*(found.values(name) for name in KEYS), cuts, strict=True)
+    rows = zip(*(source.values(name) for name in KEYS), cuts, strict=True)
     remote = RemoteFiles()
     for number, (given_path, given_id, cells) in enumerate(rows):
         try:
@@ -332,23 +332,23 @@ def _check_has_paths(found: SourceTable, names: Sequence[str], path: str) -> Non
 def _cuts_and_notes(found: SourceTable, places: CutColumns, path: str) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
     """Return the cells of each row's cut: by seconds alone where those by frames agree with them, which is noted."""
     cuts, paths = list(places.cuts(found)), found.values("path")
-    equal = _with_equal_cuts(paths, cuts, places, path)
+    equal = _find_equal_cuts(paths, cuts, places, path)
     if not equal:
         return cuts, {}
     alone = [
-        _without_frames(cells) if isinstance(source, str) and source in equal else cells
+        _drop_frames(cells) if isinstance(source, str) and source in equal else cells
         for source, cells in zip(paths, cuts, strict=True)
     ]
     return alone, {"": "cuts are given in seconds and in frames, which agree; those in seconds were taken"}
 
 
-def _without_frames(cells: Sequence[Any]) -> tuple[Any, ...]:
+def _drop_frames(cells: Sequence[Any]) -> tuple[Any, ...]:
     """Return the cells of a cut without a frame where the same end is given in seconds."""
     start, end, duration, first, last, stream = cells
     return start, end, duration, first if start in (None, "") else None, last if end in (None, "") else None, stream
 
 
-def _with_equal_cuts(paths: Sequence[Any], cuts: Sequence[Sequence[Any]], places: CutColumns, path: str) -> set[Any]:
+def _find_equal_cuts(paths: Sequence[Any], cuts: Sequence[Sequence[Any]], places: CutColumns, path: str) -> set[Any]:
     """Return the sources whose rows give cuts both in seconds and in frames, which agree to within a frame at some frame rate.
 
     Raises:
@@ -399,7 +399,7 @@ def fault_lines(faults: Mapping[int, str], path: str, *, skips_bad_rows: bool) -
     )
 
 
-def chosen_labels(names: list[str], labels: Sequence[str] | None, path: str) -> list[str]:
+def choose_labels(names: list[str], labels: Sequence[str] | None, path: str) -> list[str]:
     """Return the columns that become labels. Raises SourceError."""
     if labels is None:
         return names
@@ -445,21 +445,21 @@ def _add_row(
     """Add one row, counted from 0, to units, ignored or problems. Raises ValueError for an invalid row."""
     where = f"{os.path.basename(table) or IN_MEMORY} row {number + 1}: "
     path, relative = _paths_of(given_path, os.path.join(os.path.dirname(table) or os.getcwd(), ""))
-    unit_id = _id_of_cut(search.id_of(relative), cut) if given_id is None else checked_id(given_id)
+    unit_id = _id_of_cut(search.id_of(relative), cut) if given_id is None else check_id(given_id)
     if reason := search.why_left_out(relative, os.path.basename(path)):
         search.ignored.append((path, where + reason))
         return
-    found, fault = _found_at(path, remote, takes_pictures=search.takes_pictures)
-    if found is None:
+    state, fault = _look_at(path, remote, takes_pictures=search.takes_pictures)
+    if state is None:
         search.refuse(number + 1, Unit(unit_id, path, 0, 0, cut, row=number), where + fault)
         return
-    is_series = isinstance(found, PictureSeries)
+    is_series = isinstance(state, PictureSeries)
     if not is_url(path) and search.in_destination(path if is_series or os.path.islink(path) else os.path.dirname(path)):
         raise ValueError(f"{one_line(path)} is inside the destination; give a destination outside of the sources")
-    if isinstance(found, PictureSeries):  # a folder has no extension
-        search.add_series(_id_of_cut(relative, cut) if given_id is None else unit_id, path, found, cut, number)
+    if isinstance(state, PictureSeries):  # a folder has no extension
+        search.add_series(_id_of_cut(relative, cut) if given_id is None else unit_id, path, state, cut, number)
     else:
-        search.add(unit_id, path, found, cut, number)
+        search.add(unit_id, path, state, cut, number)
 
 
 def _paths_of(given: Any, base: str) -> tuple[str, str]:
@@ -476,9 +476,7 @@ def _paths_of(given: Any, base: str) -> tuple[str, str]:
     return path, path[len(base) :] if path.startswith(base) else os.path.basename(path)
 
 
-def _found_at(
-    path: str, remote: RemoteFiles, *, takes_pictures: bool
-) -> tuple[SourceState | PictureSeries | None, str]:
+def _look_at(path: str, remote: RemoteFiles, *, takes_pictures: bool) -> tuple[SourceState | PictureSeries | None, str]:
     """Return the state of a file, or the pictures of a folder; or None and why there is neither."""
     try:
         if is_url(path):
@@ -487,7 +485,7 @@ def _found_at(
         if takes_pictures and stat.S_ISDIR(status.st_mode) and storable(path) == path:
             return list_pictures(path), ""
         fault = fault_of_file(path, status)
-        return (None, fault) if fault else (SourceState.of(status), "")
+        return (None, fault) if fault else (SourceState.build(status), "")
     except ReadError as error:
         return None, str(error) if is_url(path) else error.message
     except VidprepError as error:
@@ -517,7 +515,7 @@ def _id_of_cut(unit_id: str, cut: Cut) -> str:
     return f"{unit_id}_{start or 0:08d}_" + ("end" if end is None else f"{end:08d}")
 
 
-def checked_id(value: object) -> str:
+def check_id(value: object) -> str:
     unit_id = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     fault = fault_of_output(unit_id, IN_SHARDS)
     if not unit_id.strip() or not {"", ".", ".."}.isdisjoint(unit_id.split("/")):

@@ -89,7 +89,7 @@ class SourceTable:
     notes: Mapping[str, str] = field(default_factory=dict)
     faults: Mapping[int, str] = field(default_factory=dict)
 
-    def chosen(self, names: Sequence[str]) -> SourceTable:
+    def select(self, names: Sequence[str]) -> SourceTable:
         """Return the table with these columns only."""
         notes = {name: note for name, note in self.notes.items() if not name or name in names}
         return replace(self, columns={name: self.columns[name] for name in names}, notes=notes)
@@ -302,10 +302,10 @@ def read_source_table(table: object, *, with_faults: bool = False) -> SourceTabl
         suffix = os.path.splitext(path)[1].lower()
         if suffix not in READERS:
             raise SourceError(f"is not a table; give one of {', '.join(READERS)}", path=path)
-        found = _with_paths_of_rows(READERS[suffix](path), os.path.dirname(os.path.abspath(path)))
-        for number, fault in () if with_faults else found.faults.items():
+        source = _resolve_rows(READERS[suffix](path), os.path.dirname(os.path.abspath(path)))
+        for number, fault in () if with_faults else source.faults.items():
             raise SourceError(f"row {number + 1}: {fault}", path=path)
-        return found
+        return source
     except (OSError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, csv.Error) as error:
         # RuntimeError: what pyarrow or recursion refuses
         if isinstance(error, SourceError):
@@ -315,7 +315,7 @@ def read_source_table(table: object, *, with_faults: bool = False) -> SourceTabl
         raise SourceError(f"table cannot be read: {error}", path=path) from error
 
 
-def _with_paths_of_rows(table: SourceTable, folder: str) -> SourceTable:
+def _resolve_rows(table: SourceTable, folder: str) -> SourceTable:
     """Return a table in which files of rows are relative to its folder, as `path` is."""
     if ROWS not in table.columns:
         return table

@@ -50,7 +50,7 @@ class SplitDrawing:
         """The options as text. With other options all splits are drawn again."""
         return json.dumps([{name: str(share) for name, share in self.shares.items()}, self.column, self.seed])
 
-    def filled(
+    def fill(
         self,
         labels: Labels,
         before: Labels,
@@ -77,14 +77,14 @@ class SplitDrawing:
 
         groups, classes, splits = [*self.groups], [*self.classes], [*kept(before)]
         if drawn is not None:
-            splits = [new or old for new, old in zip(kept(drawn.taken(labels.ids)), splits, strict=True)]
+            splits = [new or old for new, old in zip(kept(drawn.select(labels.ids)), splits, strict=True)]
         if others is not None and others.split_rule == self.rule:
             groups += groups_of(others.ids, paths, others.columns, self.column)
             has_classes = CLASS_LABEL in others.columns
             classes += values_of(others.columns[CLASS_LABEL]) if has_classes else [None] * len(others.ids)
             splits += kept(others)
-        found = splits_of(groups, classes, self.shares, self.seed, splits, self.base)[: len(labels.ids)]
-        columns = {**labels.columns, SPLIT_LABEL: pa.array(found, pa.string())}
+        splits_drawn = splits_of(groups, classes, self.shares, self.seed, splits, self.base)[: len(labels.ids)]
+        columns = {**labels.columns, SPLIT_LABEL: pa.array(splits_drawn, pa.string())}
         return replace(labels, columns=columns, split_rule=self.rule)
 
 
@@ -163,12 +163,12 @@ def _first_drawn(count: int, shares: Mapping[str, Fraction], total: Counter[str]
         shares: Share of each split.
         total: Number of groups in each split, of all classes.
     """
-    found = [name for name, share in shares.items() for _ in range(int(share * count))]
+    drawn = [name for name, share in shares.items() for _ in range(int(share * count))]
     behind = {
         name: share * (total.total() + count) - total[name] - int(share * count) for name, share in shares.items()
     }
     ends = [name for name in sorted(shares, key=lambda name: -behind[name]) if shares[name] * count % 1]
-    return found + ends[: count - len(found)]
+    return drawn + ends[: count - len(drawn)]
 
 
 def _furthest_behind(shares: Mapping[str, Fraction], counts: Counter[str], number: int) -> str:

@@ -136,7 +136,7 @@ def _why_not_by_ffmpeg(stream: FrameStream) -> str | None:
     """Return why an ffmpeg command does not suit this source. If the command failed at once, part of the source is read
     for this.
     """
-    looked = chain([None], islice(stream.filtered(), LOOKED_AT))
+    looked = chain([None], islice(stream.filter(), LOOKED_AT))
     return next(filter(None, (why_not_ffmpeg(stream.facts, stream.picture_filter) for _ in looked)), None)
 
 

@@ -128,7 +128,7 @@ def _uneven(indexes: Sequence[int], rate: Fraction, mean_rate: Fraction) -> tupl
     return repeated, left_out
 
 
-def _repeated(made: Outcome, stream: FrameStream) -> str | None:
+def _describe_repeats(made: Outcome, stream: FrameStream) -> str | None:
     """Return a message if pictures are repeated or left out at the source's own rate."""
     rate, facts = stream.output.frame_rate, made.facts
     if rate is None or facts.duration <= 0:
@@ -146,53 +146,53 @@ def _repeated(made: Outcome, stream: FrameStream) -> str | None:
 
 def _time_remarks(facts: SourceFacts, info: VideoInfo) -> list[Remark]:
     """Return the remarks about timestamps that were corrected."""
-    found: list[Remark] = []
+    listed: list[Remark] = []
     base = info.time_base
     if facts.stamps_sorted and info.format_name not in NUMBERED:
         how = "; sorted with their pictures"
         if facts.stamps_replaced:
             away = float(facts.most_replaced * base)
             how = f"; sorted, so that {count_of(facts.stamps_replaced, 'picture')} have the time of another, up to {away:.3f} s away"
-        found.append(Remark("timestamps_sorted", f"{count_of(facts.stamps_sorted, 'timestamp')} ran backwards{how}"))
+        listed.append(Remark("timestamps_sorted", f"{count_of(facts.stamps_sorted, 'timestamp')} ran backwards{how}"))
     if facts.stamps_joined:
         times = count_of(facts.stamps_joined, "time")
         jump = f"by up to {float(facts.most_joined * base):.2f} s"
-        found.append(Remark("timestamps_joined", f"time jumped back {times}, {jump}; joined where it left off"))
+        listed.append(Remark("timestamps_joined", f"time jumped back {times}, {jump}; joined where it left off"))
     if info.rate_origin == "guessed":
-        found.append(
+        listed.append(
             Remark(
                 "rate_guessed",
                 f"a raw stream that tells no frame rate; {info.frame_rate} a second were assumed (--source-fps gives another)",
             )
         )
     elif facts.stamps_guessed and info.rate_origin != "given":
-        found.append(
+        listed.append(
             Remark(
                 "timestamps_guessed",
                 f"{count_of(facts.stamps_guessed, 'frame')} had no timestamp; set from the frame rate",
             )
         )
     if facts.stamps_nudged:
-        found.append(
+        listed.append(
             Remark(
                 "timestamps_moved", f"{count_of(facts.stamps_nudged, 'frame')} shared a timestamp; moved one tick on"
             )
         )
     if facts.stamps_crowded:
-        found.append(
+        listed.append(
             Remark(
                 "frames_left_out",
                 f"{count_of(facts.stamps_crowded, 'frame')} shared a timestamp with the next one; left out",
             )
         )
     if facts.stamps_spaced:
-        found.append(
+        listed.append(
             Remark(
                 "timestamps_moved",
                 f"{count_of(facts.stamps_spaced, 'frame')} closer than a tick of the container; moved apart by one",
             )
         )
-    return found
+    return listed
 
 
 def remarks(made: Outcome, stream: FrameStream) -> list[Remark]:
@@ -201,7 +201,7 @@ def remarks(made: Outcome, stream: FrameStream) -> list[Remark]:
     warnings: list[Remark] = []
     if gap := _gap(facts, stream.info.time_base):
         warnings.append(Remark("gap", gap))
-    if repeated := _repeated(made, stream):
+    if repeated := _describe_repeats(made, stream):
         warnings.append(Remark("pictures_repeated", repeated))
     if facts.num_deinterlaced:
         warnings.append(

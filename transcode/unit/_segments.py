@@ -25,7 +25,7 @@ from vidprep.formats.moments import MAX_OFFSET_TICKS, OutputClock, file_time_bas
 from vidprep.formats.profiles import CODECS
 from vidprep.formats.video.seek import survey_of
 from vidprep.formats.video.source import Source, open_video
-from vidprep.formats.video.writer import VideoWriter, with_start_codes
+from vidprep.formats.video.writer import VideoWriter, add_start_codes
 from vidprep.transcode.media.audio import AudioTrack
 from vidprep.transcode.media.bounds import most_repeats
 from vidprep.transcode.media.frames import SourceFacts
@@ -55,7 +55,7 @@ def segments_of(source: Source, settings: RunSettings, cut: Cut, seconds: float)
     if not shown or len(shown) > settings.limits.max_frames:
         return Split()
     base = source.info.time_base
-    window = window.counted_from(survey.origin_pts)
+    window = window.count_from(survey.origin_pts)
     before = 0 if window.is_whole else bisect_left(shown, window.first_needed(shown))
     number = next((n for n in range(before, len(shown)) if window.is_past(shown[n], n)), len(shown))
     ticks = shown[before:number]
@@ -87,7 +87,7 @@ def segments_of(source: Source, settings: RunSettings, cut: Cut, seconds: float)
             first_pts=first if clock else ticks[at] - ticks[0],
             num_frames=None if index == last else firsts[index + 1] - first,
             source_index=before + at,
-            timing=OutputTiming(window.from_tick(ticks[at if index else 0]), clock),
+            timing=OutputTiming(window.start_at(ticks[at if index else 0]), clock),
             tick=ticks[at if index else 0],
             keyframe=_last_before(ticks[at], survey.keyframes) if index else None,
             origin_pts=survey.origin_pts,
@@ -211,7 +211,7 @@ def facts_of(made: Sequence[MadeSegment], time_base: Fraction) -> SourceFacts:
     )
 
 
-def measured_of(made: Sequence[MadeSegment]) -> Measurements:
+def combine_measurements(made: Sequence[MadeSegment]) -> Measurements:
     """Return the measurements of the whole."""
     pts, is_keyframe, checksums = array("q"), bytearray(), array("L")
     scores = QualitySums()
@@ -264,7 +264,7 @@ def join(
         VerifyError: A segment differs from its measurements.
         OSError: The file cannot be written.
     """
-    measured = measured_of(made)
+    measured = combine_measurements(made)
     order = sorted(measured.pts)
     ends = dict(zip(order, [*order[1:], max(end_pts, order[-1] + 1)], strict=True))
     writer = VideoWriter(partial, settings.video.encoder, output)
@@ -288,7 +288,7 @@ def _packets(made: MadeSegment, codec: str, time_base: Fraction) -> Iterator[Pac
         with open_video(made.path) as container:
             packets = (packet for packet in container.demux(container.streams.video[0]) if packet.size)
             for packet, pts in zip(packets, made.measured.pts, strict=True):
-                given = Packet(with_start_codes(bytes(packet))) if CODECS[codec].has_units else packet
+                given = Packet(add_start_codes(bytes(packet))) if CODECS[codec].has_units else packet
                 given.is_keyframe = packet.is_keyframe
                 given.pts = pts + made.segment.first_pts
                 given.time_base = time_base

@@ -222,15 +222,15 @@ class Job:
 
     def for_segment(self, segment: Segment) -> SegmentJob:
         """Return the job for a segment of this video."""
-        return SegmentJob(**_shared(self, partial=f"{self.partial}{segment.suffix}"), segment=segment)
+        return SegmentJob(**_shared_attributes(self, partial=f"{self.partial}{segment.suffix}"), segment=segment)
 
     def unsplit(self, why_not: str | None) -> WholeJob:
         """Return the job for this video without segments."""
-        return WholeJob(**_shared(self, partial=self.whole_partial), may_split=False, why_not_split=why_not)
+        return WholeJob(**_shared_attributes(self, partial=self.whole_partial), may_split=False, why_not_split=why_not)
 
-    def to_join(self, segments: tuple[MadeSegment, ...]) -> JoinJob:
+    def join_job(self, segments: tuple[MadeSegment, ...]) -> JoinJob:
         """Return the job that joins the segments of this video."""
-        return JoinJob(**_shared(self), segments=segments)
+        return JoinJob(**_shared_attributes(self), segments=segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ class JoinJob(Job):
     segments: tuple[MadeSegment, ...]
 
 
-def _shared(job: Job, **other: Any) -> dict[str, Any]:
+def _shared_attributes(job: Job, **other: Any) -> dict[str, Any]:
     """Return the attributes that all jobs of a unit share."""
     return {each.name: getattr(job, each.name) for each in fields(Job)} | other
 

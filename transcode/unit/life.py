@@ -15,16 +15,16 @@ from pathlib import Path
 
 from vidprep.formats.errors import DamagedError, GateError, PictureError, ReadError, VerifyError, VidprepError
 from vidprep.formats.manifest.remarks import Remark
-from vidprep.formats.manifest.row import ManifestRow, checked
+from vidprep.formats.manifest.row import ManifestRow, check_row
 from vidprep.formats.model import OutputFormat, SourceState, VideoInfo
 from vidprep.formats.moments import MILLISECOND
-from vidprep.formats.storage.local import cpu_seconds, sampled_digest
+from vidprep.formats.storage.local import cpu_seconds, digest_samples
 from vidprep.formats.video.source import RAW_STREAMS, Source
 from vidprep.transcode.media.audio import AudioTrack
 from vidprep.transcode.media.encode import encode_and_measure
 from vidprep.transcode.media.ffmpeg_program import encoder_version
 from vidprep.transcode.media.metrics import not_scored
-from vidprep.transcode.media.stream import FrameStream, open_source, sampled_frames, timing_of
+from vidprep.transcode.media.stream import FrameStream, choose_sampled, open_source, timing_of
 from vidprep.transcode.settings.options import Target
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.unit._engines import Outcome, engine_of
@@ -44,7 +44,7 @@ from vidprep.transcode.unit.job import (
     fail,
     new_row,
 )
-from vidprep.transcode.unit.target_search import CLOSE_DB, CLOSE_ENOUGH_DB, Search, reached_by
+from vidprep.transcode.unit.target_search import CLOSE_DB, CLOSE_ENOUGH_DB, Search, score_of_target
 
 # Coded audio begins with encoder delay: 21 to 46 ms for AAC.
 PRIMING_SECONDS = Fraction(5, 100)
@@ -77,7 +77,7 @@ def run_job(job: Job, context: Context = NO_CALLBACKS) -> JobResult:
         fail(row, error)
     row.encode_seconds = time.perf_counter() - started + sum(made.seconds for made in segments)
     row.cpu_seconds = cpu_seconds() - cpu_started + sum(made.cpu_seconds for made in segments)
-    fitting = checked(row)
+    fitting = check_row(row)
     if fitting is not row:
         discard(job)
     return fitting
@@ -88,21 +88,21 @@ def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
 
     Return the segments instead, without making anything, for a video that is longer than a segment; otherwise None.
     """
-    unit, settings = job.unit, job.settings.of(job.unit.id)
+    unit, settings = job.unit, job.settings.for_video(job.unit.id)
     before = row.source_size_bytes, row.source_mtime_ns = _state_of(unit.path)
     begun = job.segments[0].source_state if isinstance(job, JoinJob) else before
-    row.source_digest = sampled_digest(Path(unit.path))
+    row.source_digest = digest_samples(Path(unit.path))
     with open_source(unit.path, settings, unit.cut) as source:
         context.on_progress()
         if (seconds := _segment_seconds(job, source.info)) is not None:
             return _split(job, source, seconds)
         is_chosen = (unit.cut.video_stream, settings.retime.video_stream) != (None, None)
         describe_header(row, source.info, is_chosen=is_chosen)
-        only = sampled_frames(source, settings, unit.cut, context.on_progress)
+        only = choose_sampled(source, settings, unit.cut, context.on_progress)
         timing = timing_of(source, settings, unit.cut)
         stream = FrameStream(source, settings, timing, only=only, on_progress=context.on_progress)
         describe_picture(row, stream, source.coded_size)
-        row.warn(*_left_unscored(settings, stream.output))
+        row.warn(*_remark_unscored(settings, stream.output))
         row.encoder_version = encoder_version(settings, job.ffmpeg)
         made = engine_of(job)(job, stream, context)
         to_end = made.facts.read_to_end
@@ -135,7 +135,7 @@ def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
     if not begun == before == _state_of(unit.path):
         raise ReadError("changed while it was being read; run again when it is complete", path=unit.path)
     describe_output(row, made, stream.output, Path(job.partial))
-    row.settings_digest = job.settings.digest_of({*_unused(job, row, stream, has_sound=has_sound)})
+    row.settings_digest = job.settings.digest_of({*_find_unused(job, row, stream, has_sound=has_sound)})
     if settings.output.replaces_source and not unit.cut and (row.size_bytes or 0) > row.source_size_bytes:
         row.warn(
             Remark("larger_than_source", f"larger than its source: {row.size_bytes} bytes from {row.source_size_bytes}")
@@ -143,7 +143,7 @@ def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
     return None
 
 
-def _unused(job: Job, row: ManifestRow, stream: FrameStream, *, has_sound: bool) -> Iterator[str]:
+def _find_unused(job: Job, row: ManifestRow, stream: FrameStream, *, has_sound: bool) -> Iterator[str]:
     """Yield the settings that this output does not depend on; see RunSettings.digest_of."""
     cut, info = job.unit.cut, stream.info
     if info.format_name not in RAW_STREAMS and not job.unit.is_series:
@@ -223,7 +223,7 @@ def _make_segment(job: SegmentJob, context: Context) -> MadeSegment:
     """
     unit, segment = job.unit, job.segment
     output = replace(job.settings.video, encoder=replace(job.settings.video.encoder, container="mp4"), audio="drop")
-    settings = replace(job.settings.of(unit.id), output=output)
+    settings = replace(job.settings.for_video(unit.id), output=output)
     before = _state_of(unit.path)
     started, cpu_started = time.perf_counter(), cpu_seconds()
     with open_source(unit.path, settings, unit.cut) as source:
@@ -275,11 +275,11 @@ def _until_target(job: Job, row: ManifestRow, target: Target, context: Context) 
     reached: list[float] = []
     value = job.settings.output.quality_value
     while True:
-        found = reached_by(row, target)
-        assert found is not None
+        score = score_of_target(row, target)
+        assert score is not None
         tried.append(value)
-        reached.append(found)
-        search.record(search.scale.step_of(value), found)
+        reached.append(score)
+        search.record(search.scale.step_of(value), score)
         if not target.per_video and reached[0] >= target.floor:  # the value of all videos is enough
             break
         step = search.next(CLOSE_DB if target.per_video else CLOSE_ENOUGH_DB * target.per_db)
@@ -289,7 +289,7 @@ def _until_target(job: Job, row: ManifestRow, target: Target, context: Context) 
             best_row = row
             os.replace(job.partial, job.best)  # noqa: PTH105
         value = search.scale.values[step]
-        again = replace(job, settings=job.settings.at(value))
+        again = replace(job, settings=job.settings.replace_quality(value))
         row = new_row(again)
         _make(again, row, context)
         row.settings_digest = best_row.settings_digest
@@ -311,12 +311,12 @@ def _until_target(job: Job, row: ManifestRow, target: Target, context: Context) 
     return row
 
 
-def _left_unscored(settings: RunSettings, output: OutputFormat) -> list[Remark]:
+def _remark_unscored(settings: RunSettings, output: OutputFormat) -> list[Remark]:
     """Return a remark for each score that such pictures do not get. Raises PictureError if a target is set for one."""
-    found = not_scored(output.size, output.pixel_format, settings.gate)
-    if settings.target is not None and settings.target.vmaf is not None and "vmaf" in found:
-        raise PictureError(f"{found['vmaf']}; --target-psnr takes them")
-    return [Remark("not_scored", why) for why in found.values()]
+    reasons = not_scored(output.size, output.pixel_format, settings.gate)
+    if settings.target is not None and settings.target.vmaf is not None and "vmaf" in reasons:
+        raise PictureError(f"{reasons['vmaf']}; --target-psnr takes them")
+    return [Remark("not_scored", why) for why in reasons.values()]
 
 
 def _check_floor(row: ManifestRow, settings: RunSettings) -> None:
@@ -332,6 +332,6 @@ def _check_floor(row: ManifestRow, settings: RunSettings) -> None:
 def _state_of(path: str) -> SourceState:
     """Return the state of a source. Raises ReadError."""
     try:
-        return SourceState.of(os.stat(path))  # noqa: PTH116
+        return SourceState.build(os.stat(path))  # noqa: PTH116
     except OSError as error:
         raise ReadError(f"cannot be read: {error.strerror}", path=path) from error

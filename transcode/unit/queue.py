@@ -153,7 +153,7 @@ class JobQueue:
                     split.waiting -= 1
             if made.error in FINAL_ERRORS:
                 del self._split[job.unit.id]
-                discard(split.job.to_join(tuple(split.made)))
+                discard(split.job.join_job(tuple(split.made)))
                 return made
         if not split.waiting:
             self._continue_video(split)
@@ -164,7 +164,7 @@ class JobQueue:
         left = [
             *self._first,
             *self._suspects,
-            *(split.job.to_join(tuple(split.made)) for split in self._split.values()),
+            *(split.job.join_job(tuple(split.made)) for split in self._split.values()),
         ]
         for job in left:
             discard(job)
@@ -176,7 +176,7 @@ class JobQueue:
         del self._split[job.unit.id]
         made = sorted(split.made, key=lambda each: each.segment.index)
         why = f"{failed.stage}: {failed.message}" if failed else why_not_joined(made)
-        joining = job.to_join(tuple(made))
+        joining = job.join_job(tuple(made))
         if why is None:
             self._first.appendleft(joining)
             return

@@ -14,12 +14,12 @@ LOSSLESS_DB = 100.0
 TRUSTED_LINES = 4
 
 
-def reached_by(row: ManifestRow, target: Target) -> float | None:
+def score_of_target(row: ManifestRow, target: Target) -> float | None:
     """Return the 1st percentile that a target is about; None if the output has no score."""
     return row.psnr_y_p1_db if target.vmaf is None else row.vmaf_p1
 
 
-def unscored(row: ManifestRow) -> str:
+def why_unscored(row: ManifestRow) -> str:
     """Return why an output lacks scores that were asked for; empty if it has them all."""
     return "; ".join(text for text, code in zip(row.warnings, row.warning_codes, strict=False) if code == "not_scored")
 

@@ -118,7 +118,7 @@ class ClusterPool(Pool[Job, JobResult]):
         """Return a future for each task, and the hosts that may process it."""
 
     @abstractmethod
-    def ended(self) -> list[Any]:
+    def wait_ended(self) -> list[Any]:
         """Return futures that have ended, waiting a moment for the first one."""
 
     @abstractmethod
@@ -158,7 +158,7 @@ class ClusterPool(Pool[Job, JobResult]):
                     if self.stopping or (job := next(left, None)) is None:
                         break
                     self._waiting.append(job)
-                for future in self._ask(self.ended):
+                for future in self._ask(self.wait_ended):
                     yield from self._take(future)
                 self._report_waiting({} if watch.is_silent else hosts, bool(ready), watch.is_silent)
         except ClusterError as error:
@@ -212,7 +212,7 @@ class ClusterPool(Pool[Job, JobResult]):
         size = max(1, per_task)
         tasks = [jobs[at : at + size] for at in range(0, len(jobs), size)]
         if tasks:
-            sent = self._ask(self.submit, [[_with_absolute_paths(job) for job in task] for task in tasks], ready)
+            sent = self._ask(self.submit, [[_make_absolute(job) for job in task] for task in tasks], ready)
             self._flying |= {future: SentTask(jobs, hosts) for (future, hosts), jobs in zip(sent, tasks, strict=True)}
         for job in jobs:
             self._on_task(job)
@@ -263,7 +263,7 @@ class ClusterPool(Pool[Job, JobResult]):
             self._imports.add(host)  # next, test what it sees
         elif why is None:
             self._good.add(host)
-        elif (seen := self._expected.as_seen_here()) != self._expected:
+        elif (seen := self._expected.check_here()) != self._expected:
             self._expected = seen  # a source has changed since it was listed: ask again without it
         else:
             self._refused[host] = f"{name} {why}"
@@ -367,6 +367,6 @@ def _version(expected: HostRequirements) -> str:
     return f"vidprep {expected.versions['vidprep']}"
 
 
-def _with_absolute_paths(job: Job) -> Job:
+def _make_absolute(job: Job) -> Job:
     unit = job.unit if is_url(job.unit.path) else replace(job.unit, path=str(Path(job.unit.path).absolute()))
     return replace(job, unit=unit, partial=str(Path(job.partial).absolute()))

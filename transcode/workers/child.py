@@ -47,7 +47,7 @@ from vidprep.transcode.unit.queue import JobQueue
 from vidprep.transcode.workers.host import classify_fault
 
 
-def staged(job: Job, make: Callable[[Job], JobResult]) -> JobResult:
+def stage(job: Job, make: Callable[[Job], JobResult]) -> JobResult:
     """Run `make` with a local copy of the source, which all of its segments share; upload the output after it is verified."""
     source = Path(job.copied_source)
     local = job
@@ -205,7 +205,7 @@ class Child:
             self.end_process()
         if self._process is None:
             try:
-                self._process = self._started()
+                self._process = self._start()
             except OSError as error:
                 raise DiedError(taken=False, exit_code=error.errno or 1) from error
         process = self._process
@@ -229,7 +229,7 @@ class Child:
             self.end_process()
             raise DeadlineError(f"stopped after {allowed:g} s; raise --timeout if it needs longer") from None
 
-    def _started(self) -> Process:
+    def _start(self) -> Process:
         return start_process()
 
     def end_process(self) -> None:
@@ -260,18 +260,18 @@ def stops_the_run(made: JobResult) -> bool:
 
 def make(child: Child, job: Job) -> JobResult:
     """Process a job; return a failed row if the child crashes or exceeds the time limit. Raises Interrupted."""
-    return _made_with(_made_by, child, job)
+    return _make_with(_make_in_child, child, job)
 
 
 def make_alone(child: Child, job: Job) -> JobResult:
     """Process a job like `make`, including its segments, where other hosts do not see this host's files."""
-    return _made_with(_make_segments, child, job)
+    return _make_with(_make_segments, child, job)
 
 
-def _made_with(do: Callable[[Child, Job], JobResult], child: Child, job: Job) -> JobResult:
+def _make_with(do: Callable[[Child, Job], JobResult], child: Child, job: Job) -> JobResult:
     if job.upload is None and not job.unit.is_copied:
         return classify_fault(job, do(child, job))
-    return classify_fault(job, staged(job, partial(do, child)))
+    return classify_fault(job, stage(job, partial(do, child)))
 
 
 def _make_segments(child: Child, job: Job) -> JobResult:
@@ -279,7 +279,7 @@ def _make_segments(child: Child, job: Job) -> JobResult:
     queue = JobQueue([job])
     try:
         for each in queue:
-            made = _made_by(child, each)
+            made = _make_in_child(child, each)
             if isinstance(made, JobNotDone):
                 return made
             if (row := queue.take_result(each, made)) is not None:
@@ -289,9 +289,9 @@ def _make_segments(child: Child, job: Job) -> JobResult:
     raise AssertionError
 
 
-def _made_by(child: Child, job: Job) -> JobResult:
+def _make_in_child(child: Child, job: Job) -> JobResult:
     limits = job.settings.limits
-    stored = _stored_bytes(job.unit.path)
+    stored = _count_bytes(job.unit.path)
     joined = sum(made.measured.num_frames for made in job.segments) if isinstance(job, JoinJob) else 0
 
     def seconds_allowed(work: int) -> float:
@@ -317,14 +317,14 @@ def _made_by(child: Child, job: Job) -> JobResult:
         return row
 
 
-def _stored_bytes(path: str) -> int:
+def _count_bytes(path: str) -> int:
     """Return the size of a file without its holes: a sparse file may have any length."""
     try:
-        found = os.stat(path)  # noqa: PTH116
+        status = os.stat(path)  # noqa: PTH116
     except OSError:
         return 0
     # A file system that tells no blocks has them all the same.
-    return min(found.st_size, found.st_blocks * 512 or found.st_size)
+    return min(status.st_size, status.st_blocks * 512 or status.st_size)
 
 
 def _why_none_starts() -> str:
@@ -358,7 +358,7 @@ def _how_it_died(exit_code: int) -> str:
 
 
 def _run_in_child(job: Job) -> JobResult:
-    from vidprep.formats.processes import cores, on_progress
+    from vidprep.formats.processes import cores, count_progress
     from vidprep.transcode.unit.life import run_job
 
-    return run_job(job, Context(on_progress, cores))
+    return run_job(job, Context(count_progress, cores))

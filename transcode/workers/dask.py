@@ -50,17 +50,17 @@ class DaskPool(ClusterPool):
             raise BackendError(f"no dask cluster at {address}: {error}") from error
 
     def hosts(self) -> dict[str, int]:
-        found: dict[str, int] = self._client.nthreads()
-        return found
+        threads: dict[str, int] = self._client.nthreads()
+        return threads
 
     def ask_first(self, host: str) -> Any:
         """Ask a worker by source code first: a function that it cannot import would kill it without a message."""
-        return self._asked(host, eval, importing(self._expected.versions["vidprep"]))
+        return self._ask_host(host, eval, importing(self._expected.versions["vidprep"]))
 
     def check(self, host: str, expected: HostRequirements) -> Any:
-        return self._asked(host, why_not_here, expected)
+        return self._ask_host(host, why_not_here, expected)
 
-    def _asked(self, host: str, function: Callable[[Any], Any], argument: object) -> Any:
+    def _ask_host(self, host: str, function: Callable[[Any], Any], argument: object) -> Any:
         future = self._client.submit(
             function, argument, key=self._new_key(), pure=False, workers=[host], allow_other_workers=False, priority=1
         )
@@ -80,16 +80,16 @@ class DaskPool(ClusterPool):
     def _new_key(self) -> str:
         return f"{self._prefix}-{uuid.uuid4().hex}"
 
-    def ended(self) -> list[Any]:
+    def wait_ended(self) -> list[Any]:
         try:
             return [self._ended.get(timeout=POLL_SECONDS)]
         except queue.Empty:
             return []
 
     def result(self, future: Any) -> Any:
-        found = future.result(timeout=RESULT_SECONDS)
+        result = future.result(timeout=RESULT_SECONDS)
         future.release()
-        return found
+        return result
 
     def cancel(self, future: Any) -> None:
         future.cancel()

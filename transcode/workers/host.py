@@ -26,7 +26,7 @@ from vidprep.formats.manifest.row import ManifestRow
 from vidprep.formats.model import SourceState
 from vidprep.formats.storage.base import is_url
 from vidprep.formats.storage.remote import storage_of
-from vidprep.transcode.media.ffmpeg_program import used_versions
+from vidprep.transcode.media.ffmpeg_program import list_versions
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.scratch import current_state
 from vidprep.transcode.sources.unit import Unit
@@ -63,7 +63,7 @@ class HostRequirements:
     token: str
     scratch_bytes: int
 
-    def as_seen_here(self) -> HostRequirements:
+    def check_here(self) -> HostRequirements:
         """Return a copy without sources that have changed."""
         return replace(
             self, sources=tuple((path, state) for path, state in self.sources if current_state(path) == state)
@@ -71,7 +71,7 @@ class HostRequirements:
 
 
 @contextmanager
-def expected_of_hosts(
+def list_requirements(
     units: Sequence[Unit], settings: RunSettings, ffmpeg: str, state: str
 ) -> Iterator[HostRequirements]:
     """Write a token into the destination, yield what hosts must see and have, and remove it. Raises DestinationError."""
@@ -97,14 +97,14 @@ def sample_of(units: Sequence[Unit]) -> Sample:
     looked = units[:: max(1, len(units) // LOOKED_AT)]
     one_each = list({os.path.dirname(unit.path): unit for unit in looked}.values())  # noqa: PTH120
     spread = one_each[:: max(1, len(one_each) // SAMPLED)][:SAMPLED]
-    found = {unit.path: unit for unit in (*spread, *looked[:1], *looked[-1:])}
-    behind_urls = [unit for unit in found.values() if is_url(unit.path)][:SAMPLED_BEHIND_URLS]
-    here = [unit for unit in found.values() if not is_url(unit.path)]
+    sample = {unit.path: unit for unit in (*spread, *looked[:1], *looked[-1:])}
+    behind_urls = [unit for unit in sample.values() if is_url(unit.path)][:SAMPLED_BEHIND_URLS]
+    here = [unit for unit in sample.values() if not is_url(unit.path)]
     return tuple((unit.path, unit.state) for unit in (*here, *behind_urls))
 
 
 def _versions(settings: RunSettings, ffmpeg: str) -> dict[str, str]:
-    return {name: found for name, found in used_versions(settings, ffmpeg).items() if name != NOT_IN_BYTES}
+    return {name: version for name, version in list_versions(settings, ffmpeg).items() if name != NOT_IN_BYTES}
 
 
 # --------------------------------------------------------------------------------------------------- on a worker
@@ -131,11 +131,11 @@ def _other_versions(expected: HostRequirements) -> str | None:
 
 def _other_sources(expected: HostRequirements) -> str | None:
     for path, due in expected.sources:
-        found = current_state(path)
-        if found is None:
+        state = current_state(path)
+        if state is None:
             return f"does not see the source {path}; give it what the other machines see there (mounts, credentials)"
-        if found != due:
-            seen = f"{found.size_bytes} bytes, changed at {found.mtime_ns} ns; {due.size_bytes} bytes and {due.mtime_ns} ns elsewhere"
+        if state != due:
+            seen = f"{state.size_bytes} bytes, changed at {state.mtime_ns} ns; {due.size_bytes} bytes and {due.mtime_ns} ns elsewhere"
             return f"sees another file at the source {path} ({seen}); give it the same file system there"
     return None
 
@@ -144,15 +144,15 @@ def _other_destination(expected: HostRequirements) -> str | None:
     remedy = "give it the same folder there, or a URL that all workers reach"
     try:
         state, probe = storage_of(expected.state), f"probe-{uuid.uuid4().hex}"
-        found = state.read(TOKEN_NAME).decode()
+        token = state.read(TOKEN_NAME).decode()
         if state.is_remote:
             state.write(probe, b"-")
             state.remove(probe)
     except FileNotFoundError:
-        found = ""
+        token = ""
     except OSError as error:
         return f"cannot reach the destination: {error}; {remedy}"
-    if found != expected.token:
+    if token != expected.token:
         return f"does not see the destination {expected.state}; {remedy}"
     why = None if is_url(expected.state) else why_not_writable(Path(expected.state, "partial"))
     return f"cannot write to the destination {expected.state}: {why}; let it" if why else None

@@ -185,8 +185,8 @@ def workers_of(
     module, _, name = chosen.workers.partition(":")
     try:
         kind = getattr(import_module(f"vidprep.transcode.workers.{module}"), name)
-        found: Pool[Job, JobResult] = kind(address or chosen.address, say, expected)
-        return found
+        pool: Pool[Job, JobResult] = kind(address or chosen.address, say, expected)
+        return pool
     except ImportError as error:
         if error.name == chosen.package:
             raise MissingError(f"--backend {backend} needs {error.name}: pip install 'vidprep[{backend}]'") from error

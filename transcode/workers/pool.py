@@ -73,7 +73,7 @@ class Stop:
 
 
 @contextmanager
-def stopped_by_signals(
+def stop_on_signals(
     pool: Pool[Any, Any], grace_seconds: float, on_stop: Callable[[], object] = lambda: None
 ) -> Iterator[Stop]:
     """Handle signals within the block.

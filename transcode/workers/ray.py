@@ -67,7 +67,7 @@ class RayPool(ClusterPool):
             sent.append((self._work.options(scheduling_strategy=_only(host)).remote(jobs), frozenset((host,))))
         return sent
 
-    def ended(self) -> list[Any]:
+    def wait_ended(self) -> list[Any]:
         flying = [*self._checks, *self._flying]
         if not flying:
             time.sleep(POLL_SECONDS)

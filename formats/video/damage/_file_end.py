@@ -434,8 +434,8 @@ def _ogg(file: BinaryIO, size: int) -> Iterator[str]:
         file.seek(at)
         header = file.read(27)
         if header[:4] != b"OggS":
-            found = (rest := file.read(TAIL_BYTES)).find(b"OggS")
-            at += 27 + (found if found >= 0 else max(1, len(rest) - 3))
+            next_page = (rest := file.read(TAIL_BYTES)).find(b"OggS")
+            at += 27 + (next_page if next_page >= 0 else max(1, len(rest) - 3))
             lost += 1
             continue
         flags, (serial, number) = header[5], struct.unpack("<II", header[14:22])

@@ -75,7 +75,7 @@ class Holes:
             self._before = self._last.data
         self._last = _PacketZeros(data, runs)
 
-    def found(self) -> list[str]:
+    def describe(self) -> list[str]:
         """Return a line with the number of packets with holes; nothing without any."""
         count = self._num_found + self._is_holed(None)
         return [f"{count_of(count, 'packet')} in which sectors of the file read as zeros"] if count else []
@@ -96,8 +96,8 @@ class Holes:
         edges = (0, len(data)) if self._is_raw else ()
         beside = MOST_ZEROS_BESIDE if self._is_raw and not self._may_be_black else 0
         for first, last in _scans(data) if self._codec == "mjpeg" else [(0, len(data))]:
-            for found in pattern.finditer(data, first, last):
-                begin, end = found.span()
+            for match in pattern.finditer(data, first, last):
+                begin, end = match.span()
                 before, behind = -(place + begin) % SECTOR_BYTES, (place + end) % SECTOR_BYTES
                 fits = (begin in edges or before <= beside) and (end in edges or behind <= beside)
                 if fits and (begin % line or end % line):

@@ -205,25 +205,25 @@ class DamageLog:
         self._stopped = reason
 
     def findings(self) -> list[str]:
-        found = []
+        findings = []
         if self._num_lines:
-            found.append(f"{count_of(self._num_lines, 'decoding error')} ({'; '.join(self.lines)})")
+            findings.append(f"{count_of(self._num_lines, 'decoding error')} ({'; '.join(self.lines)})")
         if self._undecodable_packets:
             reason = "" if any(self._refusal in line for line in self.lines) else f" ({self._refusal})"
-            found.append(f"{count_of(self._undecodable_packets, 'packet')} could not be decoded{reason}")
+            findings.append(f"{count_of(self._undecodable_packets, 'packet')} could not be decoded{reason}")
         if self._corrupt_packets:
-            found.append(f"{count_of(self._corrupt_packets, 'packet')} marked corrupt")
+            findings.append(f"{count_of(self._corrupt_packets, 'packet')} marked corrupt")
         if self._corrupt_frames:
-            found.append(f"{count_of(self._corrupt_frames, 'frame')} marked corrupt")
+            findings.append(f"{count_of(self._corrupt_frames, 'frame')} marked corrupt")
         if self._zeroed_packets:
-            found.append(f"{count_of(self._zeroed_packets, 'packet')} with a block of zeros")
+            findings.append(f"{count_of(self._zeroed_packets, 'packet')} with a block of zeros")
         if self._impossible_packets:
-            found.append(f"{count_of(self._impossible_packets, 'packet')} with bytes that no encoder writes")
+            findings.append(f"{count_of(self._impossible_packets, 'packet')} with bytes that no encoder writes")
         if self._passed_over:
-            found.append(f"{count_of(self._passed_over, 'unreadable byte')} between its packets")
+            findings.append(f"{count_of(self._passed_over, 'unreadable byte')} between its packets")
         if self._stopped:
-            found.append(f"reading stopped: {self._stopped}")
-        return found
+            findings.append(f"reading stopped: {self._stopped}")
+        return findings
 
 
 def _has_zeros(data: bytes, codec: str) -> bool:
@@ -244,7 +244,7 @@ def span_tolerance(claimed_seconds: float, frame_rate: Fraction | None, format_n
     return max(usual, min(MAX_TOLERANCE_SECONDS, 0.02 * claimed_seconds), begun)
 
 
-def tagged_seconds(text: str | None) -> float | None:
+def parse_tag(text: str | None) -> float | None:
     """Return the seconds of Matroska's DURATION tag, such as 00:00:05.000000000; None if there is no valid tag."""
     match = re.fullmatch(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)", text or "")
     return int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3]) if match else None

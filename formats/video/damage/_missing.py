@@ -96,7 +96,7 @@ class MissingPackets:
             if packet.is_keyframe and place.keyframe is None:
                 place.keyframe = number
 
-    def found(self, *, read_to_end: bool) -> tuple[str | None, str | None]:
+    def describe(self, *, read_to_end: bool) -> tuple[str | None, str | None]:
         """Return what is damaged by missing packets, and what else is missing; None for nothing. Call it when reading ends.
 
         Args:
@@ -118,8 +118,8 @@ class MissingPackets:
         others = [(longer[step], place) for step in longer for place in self._places[step] if not place.is_loss]
         if not self._is_regular(mean, regular, list(longer)):
             others = []
-        missing = _described(others, self._num_frames, None if self._tells_losses else "may be")
-        return _described(lost, self._num_frames, "are") or self._lost_elsewhere(longer), missing
+        missing = _describe(others, self._num_frames, None if self._tells_losses else "may be")
+        return _describe(lost, self._num_frames, "are") or self._lost_elsewhere(longer), missing
 
     def _lost_elsewhere(self, longer: Collection[int]) -> str | None:
         """Return where a reference is missing although no time is empty: at the end, or because packets are out of order."""
@@ -138,7 +138,7 @@ class MissingPackets:
         return is_known and are_multiples and num_longer * ONE_IN <= self._num_frames + FEW * ONE_IN
 
 
-def _described(places: Sequence[tuple[int, _Place]], num_frames: int, verb: str | None) -> str | None:
+def _describe(places: Sequence[tuple[int, _Place]], num_frames: int, verb: str | None) -> str | None:
     """Return the number of lost packets and where they are missing.
 
     Args:

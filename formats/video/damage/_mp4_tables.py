@@ -204,10 +204,10 @@ class Box(NamedTuple):
     def all(self, kind: bytes) -> Iterator[Box]:
         at = 0
         while at + 8 <= len(self.data):
-            size, found = struct.unpack_from(">I4s", self.data, at)
+            size, name = struct.unpack_from(">I4s", self.data, at)
             if size < 8:
                 return
-            if found == kind:
+            if name == kind:
                 yield Box(self.data[at + 8 : at + size])
             at += size
 
@@ -215,10 +215,10 @@ class Box(NamedTuple):
         """Return the first box of a kind. Raises LookupError if it is missing."""
         box = self
         for kind in path:
-            found = next(box.all(kind), None)
-            if found is None:
+            inner = next(box.all(kind), None)
+            if inner is None:
                 raise LookupError(kind)
-            box = found
+            box = inner
         return box
 
     def has(self, kind: bytes) -> bool:

@@ -113,8 +113,8 @@ def _missing(path: str | Path, stream_id: int, grid: Grid, zeros: int, *, read_t
         odd_stuffing += _odd_stuffing(block[own], field_bytes, field_flags)
         starts = flags & UNIT_START != 0
         payload = np.minimum(4 + field_bytes[starts], 188 - len(PES_START))
-        found = block[own[starts, None], payload[:, None] + np.arange(len(PES_START))]
-        without_start += int((found != PES_START).any(axis=1).sum())
+        starts_found = block[own[starts, None], payload[:, None] + np.arange(len(PES_START))]
+        without_start += int((starts_found != PES_START).any(axis=1).sum())
     if read_to_end:
         yield from _parts_elsewhere(places, stream_id)
     if out_of_place:
@@ -221,10 +221,10 @@ def _see_video(places: dict[int, _Places], block: Bytes, ids: Numbers, is_packet
     starts = starts[is_video]
     for pid in np.unique(ids[starts]):
         numbers = starts[ids[starts] == pid] + begin
-        found = places[int(pid)]
-        found.first = int(numbers[0]) if found.first < 0 else found.first
-        found.last = int(numbers[-1])
-        found.count += len(numbers)
+        place = places[int(pid)]
+        place.first = int(numbers[0]) if place.first < 0 else place.first
+        place.last = int(numbers[-1])
+        place.count += len(numbers)
 
 
 def _parts_elsewhere(places: dict[int, _Places], stream_id: int) -> Iterator[str]:

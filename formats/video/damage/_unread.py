@@ -112,8 +112,8 @@ def _end(path: str | Path, format_name: str) -> int:
         return last.begin
     if format_name == "apng":
         with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            found = PNG_END.search(data)
-            return found.end() if found else size
+            match = PNG_END.search(data)
+            return match.end() if match else size
     if format_name == "asf":
         return _asf_claim(path) or size
     if format_name == "avi":
@@ -168,7 +168,7 @@ def _second_segment(path: str | Path, last_byte: int) -> int | None:
         if (segment_end(file) or 0) >= len(data):
             return None
         cluster = data.find(EBML_CLUSTER)  # an attached file may precede it
-        begins = [found.start() for found in EBML_HEADER.finditer(data)]
+        begins = [match.start() for match in EBML_HEADER.finditer(data)]
         first = _coding(data[: min([MOST_TRACKS_BYTES, *begins[1:2]])])
         for begin in (begin for begin in begins if 0 <= cluster < begin):
             coding = _coding(data[begin : begin + MOST_TRACKS_BYTES])
@@ -179,14 +179,14 @@ def _second_segment(path: str | Path, last_byte: int) -> int | None:
 
 def _coding(head: bytes) -> dict[int, bytes]:
     """Return codec, configuration and raw picture shape of a Matroska video, as far as packets do not contain them."""
-    found: dict[int, bytes] = {}
+    codings: dict[int, bytes] = {}
     with suppress(IndexError):
         for name, content in elements(head):
             if (name == CODEC_ID and content.startswith(b"V_")) or (
-                name in CODING and CODEC_ID in found and not found[CODEC_ID].startswith(TOLD_BY_PACKETS)
+                name in CODING and CODEC_ID in codings and not codings[CODEC_ID].startswith(TOLD_BY_PACKETS)
             ):
-                found.setdefault(name, content)
-    return found
+                codings.setdefault(name, content)
+    return codings
 
 
 def _other_avi(path: str | Path) -> int | None:
@@ -198,10 +198,10 @@ def _other_avi(path: str | Path) -> int | None:
         for begin in _riff_lists(path):
             file.seek(begin)
             head = file.read(MOST_TRACKS_BYTES)
-            if (found := AVI_VIDEO.search(head)) is None:
+            if (match := AVI_VIDEO.search(head)) is None:
                 continue
-            (size,) = struct.unpack_from("<I", head, found.end() - 4)
-            described = head[found.end() : found.end() + size]
+            (size,) = struct.unpack_from("<I", head, match.end() - 4)
+            described = head[match.end() : match.end() + size]
             coding = [
                 described[4:12],
                 described[14:20],
@@ -374,12 +374,12 @@ def _element(data: mmap.mmap, at: int) -> tuple[int, int | None, int]:
 
 def _fragments(path: str | Path, data: mmap.mmap) -> Iterator[str]:
     """Yield fragments inside other boxes whose size is too large. libavformat reads fragments that fit into an index."""
-    found = [box for box in boxes(path) if box.kind]
-    index = next((data[box.begin : box.begin + box.size] for box in found if box.kind == b"moov"), b"")
-    begins = {box.begin for box in found if box.kind == b"moof"}
+    tops = [box for box in boxes(path) if box.kind]
+    index = next((data[box.begin : box.begin + box.size] for box in tops if box.kind == b"moov"), b"")
+    begins = {box.begin for box in tops if box.kind == b"moof"}
     if not begins and b"mvex" not in index:
         return
-    movie = next((range(box.begin, box.begin + box.size + 1) for box in found if box.kind == b"moov"), range(0))
+    movie = next((range(box.begin, box.begin + box.size + 1) for box in tops if box.kind == b"moov"), range(0))
     at, inside = data.find(FRAGMENT), 0
     while at >= 0:
         begin = at - 4

@@ -20,7 +20,7 @@ from vidprep.formats.model import VideoInfo
 from vidprep.formats.video._shown_frames import PacketInfo
 from vidprep.formats.video.damage._file_end import empty_chunks_at_end, missing_end, zeros_at_end
 from vidprep.formats.video.damage._holes import Holes
-from vidprep.formats.video.damage._log import CONTIGUOUS, MAX_STEP_SECONDS, DamageLog, span_tolerance, tagged_seconds
+from vidprep.formats.video.damage._log import CONTIGUOUS, MAX_STEP_SECONDS, DamageLog, parse_tag, span_tolerance
 from vidprep.formats.video.damage._missing import MissingPackets
 from vidprep.formats.video.damage._mp4_tables import (
     contradictions,
@@ -126,7 +126,7 @@ class DamageWatch:
         name = self._info.format_name
         if name in ("avi", "dhav") or (name == "mov" and num_empty_samples(self._path, self._stream.id)):
             return None, None
-        return self._missing.found(read_to_end=read_to_end)
+        return self._missing.describe(read_to_end=read_to_end)
 
     @cached_property
     def table_contradictions(self) -> list[str]:
@@ -180,38 +180,38 @@ class DamageWatch:
             read_to_end: False if reading stopped on purpose; then a missing end is no damage.
         """
         name = self._info.format_name
-        found = self.log.findings() + self._holes.found()
+        lines = self.log.findings() + self._holes.describe()
         if lost := self._missing_packets(read_to_end=read_to_end)[0]:
-            found.append(lost)
+            lines.append(lost)
         if name == "mpegts":
-            found += missing_packets(self._path, self._stream.id, self._zeros_at_end, read_to_end=read_to_end)
+            lines += missing_packets(self._path, self._stream.id, self._zeros_at_end, read_to_end=read_to_end)
         elif read_to_end:
-            found += self._other_parts()
+            lines += self._other_parts()
         if name == "mov" and read_to_end:
-            found += lost_samples(self._path, self._stream.id, self._num_packets, self._num_discarded)
-            found += self._left_out
+            lines += lost_samples(self._path, self._stream.id, self._num_packets, self._num_discarded)
+            lines += self._left_out
         if read_to_end:
-            found += parts_passed_over(self._path, name)
-            found += second_file(self._path, name, self._last_byte_of_any)
+            lines += parts_passed_over(self._path, name)
+            lines += second_file(self._path, name, self._last_byte_of_any)
             indexed = len(self._stream.index_entries)  # excludes what an edit list hides, and empty chunks of AVI
             claimed_frames = min(self._info.num_frames, indexed or self._info.num_frames)
             if claimed_frames > self._num_packets and name == "mov":
                 claimed_frames -= num_empty_samples(self._path, self._stream.id)
             if claimed_frames > self._num_packets:
-                found.append(
+                lines.append(
                     f"cut short: the header says {count_of(claimed_frames, 'frame')}, the file has {self._num_packets}"
                 )
             decoded = self.log.num_frames
             missing = self.log.missing_frames(begins_whole=name in INDEXED)
             if decoded and self._counts_shown_frames and missing:
-                found.append(f"{missing} of {decoded + missing} frames could not be decoded")
+                lines.append(f"{missing} of {decoded + missing} frames could not be decoded")
             if self._zeros_at_end and self._last_byte > self._size_bytes - self._zeros_at_end:
-                found.append(f"cut short: its last {self._zeros_at_end} bytes are zeros, and frames lie there")
+                lines.append(f"cut short: its last {self._zeros_at_end} bytes are zeros, and frames lie there")
             if not self._has_index_of_frames:
-                found += self._short_spans()
+                lines += self._short_spans()
             if self._loses_its_end:
-                found += self._missing_end
-        return found
+                lines += self._missing_end
+        return lines
 
     def contradictions(self, *, read_to_end: bool) -> list[str]:
         """Return one line for each contradiction between headers, or between headers and data.
@@ -220,21 +220,21 @@ class DamageWatch:
             read_to_end: See `damage`.
         """
         name = self._info.format_name
-        found: list[str] = []
+        lines: list[str] = []
         if name == "mov" and not (read_to_end and self._left_out):
-            found = list(self.table_contradictions)
+            lines = list(self.table_contradictions)
         if read_to_end and self._has_index_of_frames and not self._loses_its_end:
-            found += self._missing_end or self._short_spans()
+            lines += self._missing_end or self._short_spans()
         if read_to_end:
-            found += self._long_spans()
-            found += bytes_behind(self._path, name, self._last_byte_of_any)
-        if read_to_end and not found and self._zeros_at_end:
+            lines += self._long_spans()
+            lines += bytes_behind(self._path, name, self._last_byte_of_any)
+        if read_to_end and not lines and self._zeros_at_end:
             begin = self._size_bytes - self._zeros_at_end
             if name != "mov" or self._last_byte_of_any > begin:
-                found.append(
+                lines.append(
                     f"its last {self._zeros_at_end} bytes are zeros: padding, silence, or a download that did not end"
                 )
-        return found
+        return lines
 
     def _other_parts(self) -> Iterator[str]:
         """Yield one line for each video stream before or after this one: such streams are parts of one video, not alternatives."""
@@ -298,7 +298,7 @@ class DamageWatch:
         own_end = self._ends.get(stream, 0.0) + empty
         spans = [(self._info.duration_seconds, start, max([own_end, *self._ends.values()]))]
         if self._info.format_name == "matroska":
-            tagged = tagged_seconds(self._stream.metadata.get("DURATION"))
+            tagged = parse_tag(self._stream.metadata.get("DURATION"))
             spans.append((tagged, self._starts.get(stream, 0.0), self._ends.get(stream, 0.0)))
         for claimed, start, end in spans:
             is_guessed = self.log.duration_is_guessed or self._num_timed[stream] < self._num_packets

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from vidprep.formats.manifest.row import COLUMNS, ManifestRow, checked, row_from_dict, row_of_line, unfit_value
+from vidprep.formats.manifest.row import COLUMNS, ManifestRow, check_row, row_from_dict, row_of_line, unfit_value
 
 INTS = {"int16": 15, "int32": 31, "int64": 63}
 
@@ -92,5 +92,5 @@ def test_a_row_names_its_source() -> None:
 
 def test_values_that_fit_survive_in_a_row_that_does_not_fit() -> None:
     odd = row_with("width", 2**40)
-    kept = checked(odd)
+    kept = check_row(odd)
     assert (kept.status, kept.stage, kept.source) == ("failed", "manifest", odd.source)

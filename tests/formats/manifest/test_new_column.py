@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers import copy_packages, make_clips
-from vidprep.formats.manifest.row import column, described, kinds_of
+from vidprep.formats.manifest.row import column, columns_table, kinds_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -58,7 +58,7 @@ class Wrong:
 
 def test_a_column_is_declared_in_its_field():
     assert kinds_of(Good) == {"name": "string", "sizes": "list<int64>", "crc": "list<int32>"}
-    assert described(Good).splitlines()[2:] == [
+    assert columns_table(Good).splitlines()[2:] == [
         "| `name` | string | what it is called |",
         "| `sizes`, `crc` | list<int64>, list<int32> | bytes of each |",
     ]

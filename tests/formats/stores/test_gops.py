@@ -19,7 +19,7 @@ from vidprep.formats import open_store
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.table import manifest_rows
 from vidprep.formats.stores.encoded import VideoReader, VideoStore
-from vidprep.formats.stores.gops import GOPS_NAME, known_in
+from vidprep.formats.stores.gops import GOPS_NAME, read_known
 from vidprep.formats.video import packets
 
 CODECS = ("h264", "hevc", "vp9", "av1")
@@ -175,7 +175,7 @@ def test_files_become_shards_and_files_again_byte_by_byte(store_of, tmp_path):
         assert all(indexed(open_store(tmp_path / folder)))
     for row in manifest_rows(whole):
         assert (tmp_path / "files" / row.file_name).read_bytes() == (whole / row.file_name).read_bytes()
-    assert known_in(tmp_path / "files" / GOPS_NAME).equals(known_in(whole / GOPS_NAME))
+    assert read_known(tmp_path / "files" / GOPS_NAME).equals(read_known(whole / GOPS_NAME))
     before = {id_: (video.frames(), video.store.labels(id_)) for id_, video in _videos(whole)}
     for folder in ("shards", "files"):
         for id_, video in _videos(tmp_path / folder):
@@ -227,10 +227,10 @@ def test_two_videos_that_are_decoded_in_turns_do_not_share_a_decoder(store_of):
     store = open_store(store_of("h264"))
     one, other = store.ids[:2]
     assert store.entry(one).config == store.entry(other).config
-    pairs = zip(store.decoded(one, range(20)), store.decoded(other, range(20)), strict=True)
+    pairs = zip(store.decode(one, range(20)), store.decode(other, range(20)), strict=True)
     found = [(first[1].to_ndarray(), second[1].to_ndarray()) for first, second in pairs]
     for place, id_ in enumerate((one, other)):
-        due = [frame.to_ndarray() for _, frame in store.decoded(id_, range(20))]
+        due = [frame.to_ndarray() for _, frame in store.decode(id_, range(20))]
         assert all(np.array_equal(pair[place], each) for pair, each in zip(found, due, strict=True))
 
 

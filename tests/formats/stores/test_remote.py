@@ -88,8 +88,8 @@ def test_every_store_reads_the_same_whatever_the_server_does(
         assert np.array_equal(
             here[id_].frames(numbers[::3], size=(24, 36)), there[id_].frames(numbers[::3], size=(24, 36))
         )
-    if here.coded(here.ids[0]) is not None:
-        assert here.coded(here.ids[0]) == there.coded(here.ids[0])
+    if here.stored_jpegs(here.ids[0]) is not None:
+        assert here.stored_jpegs(here.ids[0]) == there.stored_jpegs(here.ids[0])
     assert {each[3] for each in web.requests()} >= {"ok", "r", "c", "d"}
 
 

@@ -14,7 +14,7 @@ from tests.helpers import transcode
 from tests.s3 import Bucket, bucket
 from vidprep.formats import open_store
 from vidprep.formats.errors import MissingError, StoreError
-from vidprep.formats.storage._credentials import with_credentials
+from vidprep.formats.storage._credentials import add_credentials
 
 VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION")
 
@@ -92,7 +92,7 @@ def test_credentials_are_fetched_as_a_profile_says(
     assert (tmp_path / "asked").read_text().startswith("asked")
     clean.setitem(sys.modules, "boto3", None)
     with pytest.raises(MissingError, match=r"profile training of ~/\.aws has credential_process, .* pip install boto3"):
-        with_credentials(f"s3://{checked.name}/shards", {})
+        add_credentials(f"s3://{checked.name}/shards", {})
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ from tests.sampling import in_turn
 from vidprep.formats import VideoDataset, open_store
 from vidprep.formats.errors import StoreError
 from vidprep.formats.stores.raw_files import VideoFiles
-from vidprep.formats.video.rgb import resized_picture
+from vidprep.formats.video.rgb import resize_picture
 
 # Their colours are beyond RGB: cut off there, and then averaged, they are not what they are averaged first.
 BEYOND_RGB = {"clock_320x240_300s.mp4", "pattern_480i_bff_mpeg2.mkv"}
@@ -125,11 +125,11 @@ def test_grey_stays_grey_and_flat_colours_are_unchanged():
     rng = np.random.default_rng(0)
     grey = np.repeat(rng.integers(0, 256, (40, 60, 1), np.uint8), 3, 2)
     made = np.empty((17, 23, 3), np.uint8)
-    resized_picture(grey, made)
+    resize_picture(grey, made)
     assert np.array_equal(made[..., 0], made[..., 1])
     assert np.array_equal(made[..., 0], made[..., 2])
     for colour in rng.integers(0, 256, (20, 3), np.uint8):
-        resized_picture(np.broadcast_to(colour, (40, 60, 3)), made)
+        resize_picture(np.broadcast_to(colour, (40, 60, 3)), made)
         assert (made == colour).all()
 
 

@@ -292,7 +292,7 @@ class GulpAdapter:
 def test_fast_decoding_is_that_of_gulpio2(store_of):
     for kind in ("burst", "gulp", "webdataset"):
         store = open_store(store_of(kind), fast=True)
-        data = store.coded("sub/c01")[4]
+        data = store.stored_jpegs("sub/c01")[4]
         assert np.array_equal(
             store["sub/c01"].frames([4])[0], simplejpeg.decode_jpeg(data, fastdct=True, fastupsample=True)
         )

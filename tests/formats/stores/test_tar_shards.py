@@ -71,7 +71,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int =
         (member("device.0.jpg", tarfile.CHRTYPE), "device.0.jpg (no plain file"),
         (member("fifo.0.jpg", tarfile.FIFOTYPE), "fifo.0.jpg (no plain file"),
         (member("a.0.jpg"), "a.0.jpg (there twice"),
-        (member("huge.json", size=2**40), f"huge.json is said to be {2**40} bytes long"),
+        (member("huge.json", size=2**40), f"the header of huge.json says {2**40} bytes"),
     ],
     ids=lambda value: value.name if isinstance(value, tarfile.TarInfo) else "",
 )

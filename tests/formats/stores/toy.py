@@ -9,7 +9,7 @@ import simplejpeg
 from vidprep.formats.errors import StoreError
 from vidprep.formats.manifest.table import label_columns
 from vidprep.formats.storage.local import replacing
-from vidprep.formats.stores._indexed import decode_rows, scaled_size
+from vidprep.formats.stores._indexed import decode_rows, scale_size
 from vidprep.formats.stores.base import FrameStore, VideoFacts
 from vidprep.formats.stores.shards import StoreLayout
 
@@ -61,16 +61,16 @@ class ToyStore(FrameStore):
 
     def labels(self, id_):
         assert self._places[id_]  # or KeyError
-        return label_columns(self.path).of(id_)
+        return label_columns(self.path).values_of(id_)
 
     def facts(self, id_):
-        height, width = scaled_size(*self._full(id_), self._options.short_side)
+        height, width = scale_size(*self._full(id_), self._options.short_side)
         return VideoFacts(len(self._places[id_][1]), height, width, Fraction(*self._places[id_][3]))
 
     def _full(self, id_):
-        return simplejpeg.decode_jpeg_header(self.coded(id_)[0])[:2]
+        return simplejpeg.decode_jpeg_header(self.stored_jpegs(id_)[0])[:2]
 
-    def coded(self, id_):
+    def stored_jpegs(self, id_):
         shard, offsets, sizes, _ = self._places[id_]
         try:
             stored = (self.path / shard).read_bytes()
@@ -79,12 +79,12 @@ class ToyStore(FrameStore):
         return [memoryview(stored[at : at + size]) for at, size in zip(offsets, sizes, strict=True)]
 
     def fill(self, id_, numbers, rows):
-        full, stored = self._full(id_), self.coded(id_)
+        full, stored = self._full(id_), self.stored_jpegs(id_)
         decode_rows(
             [stored[n] for n in numbers],
             rows,
             full=full,
-            size=scaled_size(*full, self._options.short_side),
+            size=scale_size(*full, self._options.short_side),
             fast=self._options.fast,
             place=lambda n: f"frame {numbers[n]} of {id_}",
             path=self.path,

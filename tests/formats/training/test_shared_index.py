@@ -38,7 +38,7 @@ def test_ids_are_a_sequence_of_strings():
     assert (ids.place("a"), ids.place("zz"), "b" in ids, 3 in ids, "" in ids) == (None, None, True, False, False)
     assert (ids[-1], ids[1:3], ids.index("b"), len(ids)) == (plain[-1], plain[1:3], 2, 5)
     assert pickle.loads(pickle.dumps(ids)) == ids
-    assert ids.taken(np.asarray([0, 3])) == ["a/b", "ä"]
+    assert ids.select(np.asarray([0, 3])) == ["a/b", "ä"]
     assert repr(Ids(plain[:2])) == "['a/b', 'a/c']"
     assert Ids([]) == []
     with pytest.raises(ValueError, match="'x' is not there"):
@@ -89,7 +89,7 @@ def test_what_is_sent_to_a_worker_does_not_grow_with_the_dataset(store_of, tmp_p
         )
         dataset = VideoDataset(folder, 4)
         assert dataset[-1]["id"] == ids[-1]
-        sizes.append(len(WorkerSetup.of(dataset, late=True).dataset))
+        sizes.append(len(WorkerSetup.build(dataset, late=True).dataset))
         with PrefetchLoader(dataset, 4, shuffle=True, workers=1) as loader:
             assert next(iter(loader))["frames"].shape == (4, 4, 64, 96, 3)
     assert sizes[1] < sizes[0] + 1000
@@ -137,7 +137,7 @@ def test_a_store_that_was_made_again_is_not_read_with_old_numbers(verb, tmp_path
 
 def test_joined_stores_send_no_list_of_their_videos(store_of):
     dataset = VideoDataset({"a": store_of("h264"), "b": store_of("burst")}, 4)
-    assert b"sub/c01" not in WorkerSetup.of(dataset, late=True).dataset
+    assert b"sub/c01" not in WorkerSetup.build(dataset, late=True).dataset
     with PrefetchLoader(dataset, 4, workers=2) as loader:
         batches = list(loader)
     assert names(batches) == located(dataset, range(len(dataset)))

@@ -12,7 +12,7 @@ import pytest
 from tests.helpers import make_clips, transcode
 from vidprep.formats import open_store
 from vidprep.formats.manifest.table import ManifestRow, read_manifest
-from vidprep.transcode.check._reading import differing_ids, opened_ids, sample_of
+from vidprep.transcode.check._reading import differing_ids, open_ids, sample_of
 from vidprep.transcode.check._unit import Check, check_unit
 from vidprep.transcode.destination.run_file import settings_of
 
@@ -50,7 +50,7 @@ def test_another_store_beside_the_one_that_was_made_is_named_and_not_read(made, 
 
 
 def test_a_store_that_opens_as_another_than_was_made_is_found(made):
-    found, why = opened_ids(made["gulp"], "burst")
+    found, why = open_ids(made["gulp"], "burst")
     assert found is None
     assert "another store hides it" in why
 
@@ -93,7 +93,7 @@ def test_a_label_that_does_not_come_back_is_found(made):
 
 
 def test_videos_that_open_store_does_not_have_are_found(made):
-    found, why = opened_ids(made["burst"], "burst")
+    found, why = open_ids(made["burst"], "burst")
     assert found is not None and not why
     assert differing_ids(pa.chunked_array([["c00", "gone"]]), found) == (["gone"], [])
     assert differing_ids(pa.chunked_array([[]], pa.string()), found) == ([], ["c00"])

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.helpers import Ran, transcode
-from vidprep.transcode.choose.bench.places import Access, Place, find_place, surveyed
+from vidprep.transcode.choose.bench.places import Access, Place, find_place, survey_videos
 
 GOP, SEQUENCE = 4, 8
 
@@ -26,6 +26,6 @@ def rows_of(ran: Ran) -> list[dict[str, object]]:
 
 def place_of(path: Path) -> Place:
     found = find_place(path)
-    place, unread = surveyed(found, found.ids)
+    place, unread = survey_videos(found, found.ids)
     assert not unread
     return place

@@ -15,7 +15,7 @@ from tests.helpers import Ran, make_clip, make_clips, transcode
 from tests.transcode.choose.benching import CONSECUTIVE, GOP, SEQUENCE, SINGLE, place_of, rows_of, run
 from vidprep.transcode.choose.bench._measure import BenchCell, measure
 from vidprep.transcode.choose.bench.bench import BenchOptions, add_speed_ups, survey
-from vidprep.transcode.choose.bench.places import Access, Video, find_place, packets_needed, rounds, surveyed
+from vidprep.transcode.choose.bench.places import Access, Video, find_place, packets_needed, rounds, survey_videos
 
 pytestmark = pytest.mark.xdist_group("bench")  # what its fixtures make is made once
 
@@ -243,7 +243,7 @@ def test_pictures_are_read_in_the_order_of_their_numbers(tmp_path):
     assert [Path(file).name for file in video.files] == [f"f{number}.png" for number in range(12)]
     assert (place.kind, video.num_frames, video.width, video.height) == ("png", 12, 8, 6)
     (tmp_path / "v" / "cover.png").write_bytes((tmp_path / "v" / "f0.png").read_bytes())
-    assert "no number" in surveyed(find_place(tmp_path), ["v"])[1]["v"]
+    assert "no number" in survey_videos(find_place(tmp_path), ["v"])[1]["v"]
 
 
 @pytest.mark.long

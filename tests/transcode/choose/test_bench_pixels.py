@@ -17,7 +17,7 @@ from tests.transcode.choose.benching import CONSECUTIVE, SINGLE, place_of, rows_
 from vidprep.transcode.check import other_readers as loaders
 from vidprep.transcode.choose.bench._agree import PictureRequest, Verdict, agrees
 from vidprep.transcode.choose.bench.places import Access
-from vidprep.transcode.choose.bench.train import Training, TrainingPoint, TrainingTimes, advised, train
+from vidprep.transcode.choose.bench.train import Training, TrainingPoint, TrainingTimes, advise, train
 
 pytestmark = pytest.mark.xdist_group("bench")  # what its fixtures make is made once
 
@@ -81,8 +81,8 @@ class _Red(loaders.PyAvLoader):
 
 
 class _StopsEarly(loaders.PyAvLoader):
-    def in_order(self):
-        yield from list(super().in_order())[:-1]
+    def iterate(self):
+        yield from list(super().iterate())[:-1]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_the_advice_is_the_least_that_is_good_enough():
         TrainingPoint(2, 16, 100.0),
         TrainingPoint(4, 4, 99.0),
     ]
-    assert advised(tried) == TrainingPoint(2, 8, 96.0)
+    assert advise(tried) == TrainingPoint(2, 8, 96.0)
 
 
 @pytest.mark.long

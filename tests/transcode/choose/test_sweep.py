@@ -20,7 +20,7 @@ from PIL import Image
 from tests import points
 from tests.helpers import KILL_ALL, Ran, command, environment, fault, identities, make_clips, manifest, transcode
 from vidprep.formats import open_store
-from vidprep.transcode.choose.sweep_tables import LUMA_GAIN_DB, bd_rate, curves_of, on_limited_scale, size_at
+from vidprep.transcode.choose.sweep_tables import LUMA_GAIN_DB, bd_rate, curves_of, scale_to_limited, size_at
 from vidprep.transcode.cli.main import main
 
 pytestmark = pytest.mark.xdist_group("pages")  # what its fixtures start is started once
@@ -99,9 +99,9 @@ def test_full_range_scores_come_onto_the_limited_scale():
     def limited(pictures):
         return [np.round(p * steps / 255 + 16) for p, steps in zip(pictures, (219, 224, 224), strict=True)]
 
-    assert on_limited_scale(*scores(planes, coded)) == pytest.approx(scores(limited(planes), limited(coded)), abs=0.02)
+    assert scale_to_limited(*scores(planes, coded)) == pytest.approx(scores(limited(planes), limited(coded)), abs=0.02)
     assert abs(LUMA_GAIN_DB - 1.32) < 0.005
-    assert on_limited_scale(math.inf, math.inf) == (math.inf, math.inf)
+    assert scale_to_limited(math.inf, math.inf) == (math.inf, math.inf)
 
 
 # ------------------------------------------------------------------------------------------------ sweep

@@ -11,7 +11,7 @@ import pytest
 
 from vidprep.formats.errors import SettingsError
 from vidprep.formats.manifest.remarks import Remark
-from vidprep.formats.manifest.row import ManifestRow, checked
+from vidprep.formats.manifest.row import ManifestRow, check_row
 from vidprep.formats.model import FrameSize, rescale, round_half_away
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode import bench, sweep, validate
@@ -260,5 +260,5 @@ def test_defaults_may_be_said(tmp_path):
 def test_a_row_that_cannot_be_written_keeps_neither_warnings_nor_codes():
     row = ManifestRow("a", "a.mp4", "/a", status="ok")
     row.warn(Remark("damaged", "damaged: \udcff"))
-    made = checked(row)
+    made = check_row(row)
     assert (made.ok, made.warnings, made.warning_codes) == (False, [], [])

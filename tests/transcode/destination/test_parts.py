@@ -73,7 +73,7 @@ def rows_of(destination):
 
 def frames_of(destination):
     store = open_store(destination)
-    return {id_: [bytes(frame) for frame in store.coded(id_) or ()] for id_ in store.ids}
+    return {id_: [bytes(frame) for frame in store.stored_jpegs(id_) or ()] for id_ in store.ids}
 
 
 def shares_of(units, count):

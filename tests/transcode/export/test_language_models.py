@@ -15,7 +15,7 @@ from tests.numbered_pictures import constant, numbers_in, write
 from tests.transcode.export.test_sampled import lines, qwen
 from vidprep.formats import VideoDataset, VideoFiles, sample_fps
 from vidprep.formats.errors import SettingsError
-from vidprep.formats.spread import RULES, sampled
+from vidprep.formats.spread import RULES, sample_frames
 from vidprep.transcode import burst, pack
 
 CASES = [
@@ -62,14 +62,23 @@ def test_the_frames_are_those_of_each_library() -> None:
     for (frames, seconds), theirs in zip(CASES, found, strict=True):
         for rule, numbers in theirs.items():
             least, most = LIMITS[rule]
-            ours = sampled(rule, frames, seconds, 2, min_frames=least, max_frames=most)
+            ours = sample_frames(rule, frames, seconds, 2, min_frames=least, max_frames=most)
             assert ours.tolist() == numbers, (rule, frames, seconds)
 
 
 def test_every_nth_frame_as_llava_video_takes_them() -> None:
     """Its loader needs decord: one frame a second of 10 s at 30, and 8 of all where there would be more."""
-    assert sampled("llava", 300, 10.0, 1, min_frames=1, max_frames=64).tolist() == list(range(0, 300, 30))
-    assert sampled("llava", 300, 10.0, 1, min_frames=1, max_frames=8).tolist() == [0, 42, 85, 128, 170, 213, 256, 299]
+    assert sample_frames("llava", 300, 10.0, 1, min_frames=1, max_frames=64).tolist() == list(range(0, 300, 30))
+    assert sample_frames("llava", 300, 10.0, 1, min_frames=1, max_frames=8).tolist() == [
+        0,
+        42,
+        85,
+        128,
+        170,
+        213,
+        256,
+        299,
+    ]
 
 
 @pytest.mark.parametrize("rule", RULES)

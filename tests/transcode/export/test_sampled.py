@@ -122,7 +122,7 @@ def test_frames_packed_of_a_sampled_burst_and_of_encoded_videos_are_the_same_fra
             assert found.shape[1:3] == (336, 336)
             assert [number_on(frame) for frame in found] == line["frame_numbers"]
         assert line["timestamps"] == pytest.approx(open_store(sampled)[id_].source_timestamps, abs=1e-6)
-        own = open_store(sampled).coded(id_)
+        own = open_store(sampled).stored_jpegs(id_)
         assert own is not None
         assert [(tmp_path / "one" / name).read_bytes() for name in line["video"]] == list(own)
 

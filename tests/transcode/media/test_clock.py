@@ -24,7 +24,7 @@ from vidprep.formats.moments import OutputClock, file_time_base
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.media.audio import AudioTrack
 from vidprep.transcode.media.encode import encode_and_measure
-from vidprep.transcode.media.frames import OutputFrame, SourceFacts, SourceFrame, retimed
+from vidprep.transcode.media.frames import OutputFrame, SourceFacts, SourceFrame, retime
 from vidprep.transcode.media.stream import FilteredFrame
 from vidprep.transcode.media.verify import check_file
 from vidprep.transcode.settings.options import Retime
@@ -122,7 +122,7 @@ def test_any_time_base_with_any_gap_gives_the_right_times_or_a_clear_failure(tic
         for number, (luma, tick) in enumerate(zip(pictures(12), wanted, strict=True))
     ]
     base = file_time_base(box, time_base, is_constant=constant)
-    timed = retimed(
+    timed = retime(
         sources,
         OutputClock(1 / time_base, Fraction(0)) if constant else None,
         time_base,

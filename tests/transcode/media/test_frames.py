@@ -26,7 +26,7 @@ from vidprep.formats.model import Cut
 from vidprep.formats.moments import OutputClock, exact_seconds
 from vidprep.formats.video.seek import seek_to
 from vidprep.formats.video.source import Source
-from vidprep.transcode.media.frames import SourceFacts, SourceFrame, retimed
+from vidprep.transcode.media.frames import SourceFacts, SourceFrame, retime
 from vidprep.transcode.media.stream import timing_of
 from vidprep.transcode.settings.options import Retime
 from vidprep.transcode.settings.run import RunSettings
@@ -73,15 +73,15 @@ def decoded(pipeline):
 
 
 def picked(ours: Any, rate: str | None) -> list[tuple[str, int]]:
-    """(MD5, tick) of the frames that `retimed` picks; ours: a pipeline at the source's own times, so decoded once."""
+    """(MD5, tick) of the frames that `retime` picks; ours: a pipeline at the source's own times, so decoded once."""
     base = ours.time_base
 
     def again() -> Iterator[SourceFrame]:
         for frame in ours.frames:
             yield SourceFrame(frame.md5, frame.pts, frame.pts + frame.duration, frame.source_index)
 
-    clock = OutputClock.of(Fraction(rate), ours.pace) if rate else None
-    return [(f.frame, f.pts) for f in retimed(again(), clock, base, SourceFacts(), Fraction(0))]
+    clock = OutputClock.build(Fraction(rate), ours.pace) if rate else None
+    return [(f.frame, f.pts) for f in retime(again(), clock, base, SourceFacts(), Fraction(0))]
 
 
 def near_of(ours: Any) -> Fraction:

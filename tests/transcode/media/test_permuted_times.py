@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 
 from vidprep.formats.model import Cut
 from vidprep.formats.stores.raw_files import VideoFiles
-from vidprep.formats.video.timestamps import NEIGHBOURS, REORDER_FRAMES, PacketsAhead, StampCounts, on_time_line
+from vidprep.formats.video.timestamps import NEIGHBOURS, REORDER_FRAMES, PacketsAhead, StampCounts, add_timestamps
 from vidprep.transcode.settings.options import Retime
 from vidprep.transcode.settings.output import VideoOutput
 from vidprep.transcode.settings.run import RunSettings
@@ -220,7 +220,7 @@ def lined(stamps: list[int | None], step: int = 1, ahead: Any = None, frames: An
     """What becomes of these timestamps; the frames must come out as they went in."""
     counts = StampCounts()
     source = frames or [SimpleNamespace(pts=pts, duration=0, number=n, key_frame=False) for n, pts in enumerate(stamps)]
-    timed = list(on_time_line(source, step, counts, ahead))
+    timed = list(add_timestamps(source, step, counts, ahead))
     assert [each.frame.number for each in timed] == list(range(len(stamps)))
     return [each.pts for each in timed], counts
 
@@ -306,7 +306,7 @@ def test_no_more_frames_than_two_are_held_where_timestamps_are_right(stamps, by,
         told[at] = stamps[shown]
     decoder = Decoder(packets_of(told, size), order, delay)
     ahead = decoder.ahead(True)
-    for number, timed in enumerate(on_time_line(decoder.frames(ahead), 1, StampCounts(), ahead)):
+    for number, timed in enumerate(add_timestamps(decoder.frames(ahead), 1, StampCounts(), ahead)):
         assert timed.pts == stamps[number]
         assert decoder.num_out - number <= NEIGHBOURS + 1
 
@@ -351,6 +351,6 @@ def test_frames_that_a_cut_cannot_decode_are_not_waited_for():
     order = [0, *range(4, len(packets))]
     decoder = Decoder(packets, order, 2)
     ahead = PacketsAhead(iter(packets), delays=True, from_middle=True)
-    for number, timed in enumerate(on_time_line(decoder.frames(ahead), 1, StampCounts(), ahead)):
+    for number, timed in enumerate(add_timestamps(decoder.frames(ahead), 1, StampCounts(), ahead)):
         assert timed.pts == 10 + number
         assert decoder.num_out - number <= NEIGHBOURS + 1

@@ -19,7 +19,7 @@ from vidprep.formats.model import Cut, FrameSize
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.formats.video.writer import VideoWriter
 from vidprep.transcode.media.picture_filter import PictureFilter
-from vidprep.transcode.media.stream import WAITING_BYTES, made_ahead, waiting_frames
+from vidprep.transcode.media.stream import WAITING_BYTES, make_ahead, waiting_frames
 from vidprep.transcode.media.verify import Verifier
 from vidprep.transcode.settings.options import Limits, Retime, Scale
 from vidprep.transcode.settings.output import FrameOutput, VideoOutput
@@ -51,22 +51,22 @@ def numbers(end: int, *, until: int | None = None, seen: list[int] | None = None
 @pytest.mark.parametrize("after", [0, 3, 99])
 def test_items_come_in_order_whenever_a_core_becomes_idle(after: int) -> None:
     asked = count()
-    inner = made_ahead(numbers(20), 2, lambda: 1 + (next(asked) >= after))
-    assert list(made_ahead((2 * n for n in inner), 3, lambda: 1 + (next(asked) >= after))) == list(range(0, 40, 2))
+    inner = make_ahead(numbers(20), 2, lambda: 1 + (next(asked) >= after))
+    assert list(make_ahead((2 * n for n in inner), 3, lambda: 1 + (next(asked) >= after))) == list(range(0, 40, 2))
 
 
 @pytest.mark.parametrize("cores", [one, two])
 def test_an_error_is_raised_at_its_place(cores: Callable[[], int]) -> None:
     got = []
     with pytest.raises(ValueError, match="at 7"):
-        for number in made_ahead((n for n in made_ahead(numbers(20, until=7), 2, cores)), 2, cores):
+        for number in make_ahead((n for n in make_ahead(numbers(20, until=7), 2, cores)), 2, cores):
             got.append(number)
     assert got == list(range(7))
 
 
 def test_no_more_is_made_ahead_than_may_wait() -> None:
     seen: list[int] = []
-    items = made_ahead(numbers(100, seen=seen), 4, two)
+    items = make_ahead(numbers(100, seen=seen), 4, two)
     assert [next(items), next(items)] == [0, 1]
     deadline = time.monotonic() + 120
     while len(seen) < 7 and time.monotonic() < deadline:
@@ -86,7 +86,7 @@ def test_closing_ends_threads_and_their_sources() -> None:
             closed.append(threading.current_thread())
 
     before = threading.active_count()
-    items = made_ahead((n for n in made_ahead(source(), 2, two)), 2, two)
+    items = make_ahead((n for n in make_ahead(source(), 2, two)), 2, two)
     assert next(items) == 0
     assert next(items) == 1
     assert threading.active_count() == before + 2

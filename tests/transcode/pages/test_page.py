@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vidprep.formats.errors import in_bytes
+from vidprep.formats.errors import format_bytes
 from vidprep.transcode.pages._page import (
     MARKDOWN_ROWS,
     Chart,
@@ -17,11 +17,11 @@ from vidprep.transcode.pages._page import (
     Section,
     Table,
     Tile,
-    as_html,
-    as_markdown,
     chart_text,
     decimals,
-    in_percent,
+    format_percent,
+    render_html,
+    render_markdown,
 )
 
 HOSTILE = "<script>alert(1)</script> & \x1b[2J [x](javascript:y) |"
@@ -37,15 +37,15 @@ def page(rows: int = 3) -> Page:
 
 
 def test_markup_and_control_characters_of_names_are_shown_and_not_obeyed() -> None:
-    written = as_html(page())
+    written = render_html(page())
     body = written[written.index("<body") :]
     assert "alert(1)" in body and "<script>alert" not in body and "\x1b" not in body
-    text = as_markdown(page())
+    text = render_markdown(page())
     assert "<script" not in text and "\x1b" not in text and "\\[x\\]" in text
 
 
 def test_the_page_needs_no_network_and_runs_only_its_own_scripts() -> None:
-    written = as_html(page())
+    written = render_html(page())
     policy = re.search(r'http-equiv="Content-Security-Policy"\s+content="([^"]*)"', written)
     assert policy is not None
     assert "default-src 'none'" in policy[1] and policy[1].count("sha256-") == 3
@@ -61,7 +61,7 @@ def test_numbers_sort_by_value_with_missing_ones_first() -> None:
 
 
 def test_long_tables_are_cut_in_markdown_and_it_is_said() -> None:
-    text = as_markdown(page(rows=MARKDOWN_ROWS + 5))
+    text = render_markdown(page(rows=MARKDOWN_ROWS + 5))
     assert text.count("| c |") == MARKDOWN_ROWS - 2
     assert "7 more rows are in the HTML page" in text
 
@@ -69,10 +69,10 @@ def test_long_tables_are_cut_in_markdown_and_it_is_said() -> None:
 @pytest.mark.parametrize(
     ("write", "value", "expected"),
     [
-        (in_bytes, 1500, "1.5 kB"),
-        (in_bytes, 2.5e6, "2.5 MB"),
-        (in_bytes, 3.25e9, "3.25 GB"),
-        (in_percent, 0.425, "42%"),
+        (format_bytes, 1500, "1.5 kB"),
+        (format_bytes, 2.5e6, "2.5 MB"),
+        (format_bytes, 3.25e9, "3.25 GB"),
+        (format_percent, 0.425, "42%"),
         (decimals(1), 1234.56, "1,234.6"),
         (chart_text, "<b>&\n", "&lt;b&gt;&amp;\\n"),
     ],

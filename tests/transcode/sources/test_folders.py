@@ -147,7 +147,7 @@ def test_label_is_the_parent_folder(src: Path, dst: Path) -> None:
     for name in ("x.mp4", "run/y.mp4", "sport/run/z.mp4"):
         touch(src / name)
     found = find_sources(src, dst, label_from_folder=True)
-    assert {unit.id: found.labels.of(unit.id) for unit in found.units} == {
+    assert {unit.id: found.labels.values_of(unit.id) for unit in found.units} == {
         "x": {"label": "src"},
         "run/y": {"label": "run"},
         "sport/run/z": {"label": "run"},
@@ -164,7 +164,7 @@ def test_split_is_the_first_folder(src: Path, dst: Path) -> None:
     assert labels_of(found) == [{"label": "run", "split": "train"}, {"label": "run", "split": "val"}]
     touch(src / "x.mp4")
     found = find_sources(src, dst, split_from_folder=True)
-    assert found.labels.of("x") == {"split": None} and "no split" in found.notes[0]
+    assert found.labels.values_of("x") == {"split": None} and "no split" in found.notes[0]
     (note,) = find_sources(src / "train", dst, split_from_folder=True).notes
     assert "no split is for training: run" in note
     table = write_table(src / "t.csv", [{"path": "train/run/y.mp4", "split": "val"}])

@@ -11,7 +11,7 @@ import pytest
 from tests.helpers import make_clip, manifest, transcode
 from tests.transcode.sources.trees import find_sources
 from tests.witness import Ffmpeg
-from vidprep.transcode.run.plan import counted, in_words
+from vidprep.transcode.run.plan import count_ignored, describe_ignored
 
 QUICK = ("--gop", 4, "--preset", "ultrafast", "--quiet")
 MOVING = ("-f", "lavfi", "-i", "testsrc=size=96x64:rate=25:duration=0.4", "-pix_fmt", "yuv420p")
@@ -126,12 +126,18 @@ def test_nothing_ignored_is_not_spoken_of(tmp_path: Path) -> None:
 
 
 def test_ignored_files_are_summarised() -> None:
-    assert in_words(counted([("a/b.txt", "unknown extension")])) == "1 file ignored (unknown extension: .txt 1)"
-    many = counted((f"{number}.x{number}", "unknown extension") for number in range(1000))
+    assert (
+        describe_ignored(count_ignored([("a/b.txt", "unknown extension")]))
+        == "1 file ignored (unknown extension: .txt 1)"
+    )
+    many = count_ignored((f"{number}.x{number}", "unknown extension") for number in range(1000))
     assert sum(many.values()) == 1000
     assert len(many) == 11 and many["unknown extension: others"] == 990
     rows = [("a.mp4", f"t.csv row {number}: excluded") for number in range(5)]
-    assert in_words(counted([*rows, ("t.csv", "a column without a name")])) == "5 files ignored (excluded: 5)"
+    assert (
+        describe_ignored(count_ignored([*rows, ("t.csv", "a column without a name")]))
+        == "5 files ignored (excluded: 5)"
+    )
     skipped = [("t.csv", f"skipped row {n}: path is empty") for n in (3, 8)]
-    assert in_words(counted(skipped)) == "2 rows ignored (a row of the table: path is empty: 2)"
-    assert "\x1b" not in in_words(counted([("a.\x1b[31m", "unknown extension")]))
+    assert describe_ignored(count_ignored(skipped)) == "2 rows ignored (a row of the table: path is empty: 2)"
+    assert "\x1b" not in describe_ignored(count_ignored([("a.\x1b[31m", "unknown extension")]))

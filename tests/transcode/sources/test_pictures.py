@@ -74,7 +74,7 @@ def test_a_burst_of_jpegs_holds_the_bytes_of_their_files_in_the_order_of_their_n
     assert transcode(tmp_path / "src", tmp_path / "out", "--source-fps", 12, verb="burst").code == 0
     store = open_store(tmp_path / "out")
     assert store.ids == ["a.b/clip.01"]
-    found = store.coded("a.b/clip.01")
+    found = store.stored_jpegs("a.b/clip.01")
     assert found is not None
     assert list(found) == [(clip / name.format(number + 7)).read_bytes() for number in range(COUNT)]
     assert store.facts("a.b/clip.01").frame_rate == 12
@@ -125,7 +125,7 @@ def test_an_option_of_size_rate_or_quality_encodes_the_jpegs_again(tmp_path: Pat
     clip = folder_of(tmp_path / "src" / "clip", "{}.jpg".format)
     ran = transcode(tmp_path / "src", tmp_path / "out", "--source-fps", 10, *options, verb="burst")
     assert ran.code == 0, ran.err
-    found = open_store(tmp_path / "out").coded("clip")
+    found = open_store(tmp_path / "out").stored_jpegs("clip")
     assert found is not None
     assert not {path.read_bytes() for path in clip.iterdir()} & set(found)
     assert transcode(tmp_path / "src", tmp_path / "out", verb="validate").code == 0
@@ -139,7 +139,7 @@ def test_jpegs_that_do_not_fit_are_encoded_and_the_others_kept(tmp_path: Path) -
         (clip / f"{number}.jpg").write_bytes(data)
     ran = transcode(tmp_path / "src", tmp_path / "out", "--source-fps", 10, verb="burst")
     assert ran.code == 0
-    found = open_store(tmp_path / "out").coded("clip")
+    found = open_store(tmp_path / "out").stored_jpegs("clip")
     assert found is not None
     row = manifest(tmp_path / "out")["clip"]
     stored = dict(zip((number for number in range(COUNT) if number != 9), found, strict=True))
@@ -214,7 +214,7 @@ def test_a_single_folder_of_pictures_and_a_cut_of_one(tmp_path: Path) -> None:
         csv.writer(file).writerows([["path", "start", "end"], ["clip", "0.5", "1.2"]])
     assert transcode(tmp_path / "cuts.csv", tmp_path / "cut", "--source-fps", 10, verb="burst").code == 0
     store = open_store(tmp_path / "cut")
-    found = store.coded(store.ids[0])
+    found = store.stored_jpegs(store.ids[0])
     assert found is not None
     assert list(found) == [jpeg(number) for number in range(5, 12)]
 
@@ -305,7 +305,7 @@ def test_grey_jpegs_are_kept(tmp_path: Path) -> None:
     grey = bytes(simplejpeg.encode_jpeg(picture(5)[:, :, None], 90, "GRAY", "Gray"))
     folder_of(tmp_path / "src" / "clip", "{}.jpg".format, lambda _: grey, 3)
     assert transcode(tmp_path / "src", tmp_path / "out", "--source-fps", 10, verb="burst").code == 0
-    found = open_store(tmp_path / "out").coded("clip")
+    found = open_store(tmp_path / "out").stored_jpegs("clip")
     assert found is not None
     assert list(found) == [grey] * 3
     assert transcode(tmp_path / "src", tmp_path / "out", verb="validate").code == 0

@@ -240,8 +240,8 @@ def test_a_table_in_another_folder_moves_no_split(tmp_path: Path) -> None:
     for place in (tmp_path / "t.csv", tmp_path / "lists" / "t.csv"):
         listed = find_sources(table(place, rows), tmp_path / "dst", split_by=SHARES)
         assert listed.drawing is not None and listed.labels is not None
-        before = Labels(listed.labels.ids) if not found else found[-1].taken(listed.labels.ids)
-        found.append(listed.drawing.filled(listed.labels, before))
+        before = Labels(listed.labels.ids) if not found else found[-1].select(listed.labels.ids)
+        found.append(listed.drawing.fill(listed.labels, before))
     first, second = (dict(zip(each.ids, each.columns["split"].to_pylist(), strict=True)) for each in found)
     assert first == second
 

@@ -51,5 +51,5 @@ def labels_of(found: SourceList) -> list[dict[str, Any]]:
     """Of each unit, in a destination that has none yet."""
     if found.labels is None:
         return [{} for _ in found.units]
-    labels = found.labels if found.drawing is None else found.drawing.filled(found.labels, Labels(found.labels.ids))
-    return [labels.of(unit.id) for unit in found.units]
+    labels = found.labels if found.drawing is None else found.drawing.fill(found.labels, Labels(found.labels.ids))
+    return [labels.values_of(unit.id) for unit in found.units]

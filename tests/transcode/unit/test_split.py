@@ -131,7 +131,7 @@ def test_one_piece_joined_is_the_file_that_was_never_split(codec, box, long, tmp
         timing = timing_of(source, settings, unit.cut)
     whole = Segment(0, 0, 0, None, 0, timing, 0, None, 0, 0, Fraction(0))
     made = run_job(replace(job, partial=str(tmp_path / "segment")).for_segment(whole))
-    joined = run_job(replace(job, partial=str(tmp_path / f"joined.{box}")).to_join((made,)))
+    joined = run_job(replace(job, partial=str(tmp_path / f"joined.{box}")).join_job((made,)))
     assert isinstance(joined, ManifestRow) and joined.ok, joined
     ours, theirs = (tmp_path / f"{name}.{box}" for name in ("joined", "whole"))
     if box == "mp4" and codec in ("hevc", "av1"):

@@ -21,7 +21,7 @@ from tests.witness import Ffmpeg
 from vidprep.formats.errors import LimitError
 from vidprep.formats.moments import OutputClock
 from vidprep.transcode.media.bounds import MAX_REPEATS
-from vidprep.transcode.media.frames import SourceFacts, SourceFrame, retimed
+from vidprep.transcode.media.frames import SourceFacts, SourceFrame, retime
 
 HOUR = 3600
 
@@ -149,7 +149,7 @@ def test_nothing_beyond_the_bounds_is_given_out(steps: list[int], rate: Fraction
     given_out = 0
     try:
         for given_out, frame in enumerate(
-            retimed(
+            retime(
                 frames,
                 OutputClock(rate, Fraction(0)),
                 Fraction(1, 1000),

@@ -118,7 +118,7 @@ def test_pieces_of_a_long_video_go_to_a_cluster_too(on_dask, tmp_path):
 
 def frames_of(destination):
     store = open_store(destination)
-    return {id_: [bytes(frame) for frame in store.coded(id_) or ()] for id_ in store.ids}
+    return {id_: [bytes(frame) for frame in store.stored_jpegs(id_) or ()] for id_ in store.ids}
 
 
 def as_indexed(destination):

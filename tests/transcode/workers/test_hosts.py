@@ -94,7 +94,7 @@ def failed(destination):
 
 def frames_of(destination):
     store = open_store(destination)
-    return {id_: [bytes(frame) for frame in store.coded(id_) or ()] for id_ in store.ids}
+    return {id_: [bytes(frame) for frame in store.stored_jpegs(id_) or ()] for id_ in store.ids}
 
 
 def older(folder: Path) -> dict[str, str]:
@@ -394,7 +394,7 @@ def test_a_result_that_is_lost_while_it_is_fetched_is_no_traceback(tmp_path, mon
     with dask(tmp_path, workers=1) as (address, (pid,)), DaskPool(address, print, expected) as workers:
         (host,) = workers.hosts()
         future = workers.check(host, expected)
-        wait_until(lambda: workers.ended() == [future], "the first why_unfit")
+        wait_until(lambda: workers.wait_ended() == [future], "the first why_unfit")
         os.kill(pid, signal.SIGSTOP)
         threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()
         with pytest.raises(TimeoutError) as lost:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from vidprep.transcode.workers.child import Child, Interrupted
 from vidprep.transcode.workers.local import LocalPool
-from vidprep.transcode.workers.pool import stopped_by_signals
+from vidprep.transcode.workers.pool import stop_on_signals
 
 
 def double(_child: Child, task: int) -> int:
@@ -104,7 +104,7 @@ def test_a_signal_lets_running_tasks_finish_and_handlers_are_restored() -> None:
             time.sleep(0.3)
         return task
 
-    with LocalPool(1, ask) as workers, stopped_by_signals(workers, 30) as stop:
+    with LocalPool(1, ask) as workers, stop_on_signals(workers, 30) as stop:
         done = [task for task, result in workers.results(range(100)) if result is not None]
     assert {0, 1, 2} <= set(done) and len(done) < 10
     assert stop.signal == signal.SIGTERM

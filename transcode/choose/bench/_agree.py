@@ -63,9 +63,9 @@ def agrees(question: PictureRequest, _ready: Ready) -> Verdict:
     reader, reference = reader_of(place, question.loader), _reference(question)
     rng, lowest, compared = random.Random(question.seed), math.inf, 0
     for video in place.videos:
-        asked = _asked(video, question.accesses, rng)
-        truth = _TrueFrames(reference, video, asked)
-        for number, picture in _pictures(reader, question, video, asked):
+        ranges = _choose_frames(video, question.accesses, rng)
+        truth = _TrueFrames(reference, video, ranges)
+        for number, picture in _pictures(reader, question, video, ranges):
             fault, db = truth.judge(number, picture)
             lowest, compared = min(lowest, db), compared + 1
             if fault is not None:
@@ -89,17 +89,17 @@ def _reference(question: PictureRequest) -> Reader:
     return reader_of(question.place, question.reference)
 
 
-def _asked(video: Video, accesses: tuple[Access, ...], rng: random.Random) -> list[range]:
+def _choose_frames(video: Video, accesses: tuple[Access, ...], rng: random.Random) -> list[range]:
     """Return frame numbers: the first, the last, those around a keyframe, two random ones, and a sequence of each access
     pattern, unsorted.
     """
     count = video.num_frames
     keyframe = rng.choice(video.keyframes or range(count))
     singles = [0, count - 1, keyframe - 1, keyframe, keyframe + 1, *(rng.randrange(count) for _ in range(2))]
-    asked = [range(number, number + 1) for number in dict.fromkeys(singles) if 0 <= number < count]
-    asked += [access.numbers(video, rng) for access in accesses if access.pattern in ("consecutive", "strided")]
-    rng.shuffle(asked)
-    return asked
+    ranges = [range(number, number + 1) for number in dict.fromkeys(singles) if 0 <= number < count]
+    ranges += [access.numbers(video, rng) for access in accesses if access.pattern in ("consecutive", "strided")]
+    rng.shuffle(ranges)
+    return ranges
 
 
 def _pictures(

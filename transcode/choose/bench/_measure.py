@@ -90,7 +90,7 @@ class FileReader(Reader):
         return np.ascontiguousarray(pictures) if isinstance(pictures, np.ndarray) else np.stack(pictures)
 
     def whole(self, id_: str) -> Iterator[RgbArray]:
-        return map(np.ascontiguousarray, self._opened[id_].in_order())
+        return map(np.ascontiguousarray, self._opened[id_].iterate())
 
 
 class GulpReader(Reader):
@@ -127,8 +127,8 @@ class WebdatasetReader(Reader):
     def whole(self, id_: str) -> Iterator[RgbArray]:
         for _ in range(self._count + 1):
             sample = next(self._samples)
-            about = json.loads(sample.get("json", "{}"))
-            if about.get("id", sample["__key__"]) == id_:
+            content = json.loads(sample.get("json", "{}"))
+            if content.get("id", sample["__key__"]) == id_:
                 decoded = self._decode(sample)
                 return (decoded[name] for name in sorted(decoded) if name.rpartition(".")[2] in ("jpg", "jpeg"))
         raise StoreError(f"webdataset's stream has no {id_}")
@@ -148,14 +148,14 @@ class PictureReader(Reader):
         return map(self._open_one, self._files[id_])
 
 
-def _by_pillow(path: str) -> RgbArray:
+def _read_with_pillow(path: str) -> RgbArray:
     from PIL import Image
 
     with Image.open(path) as picture:
         return np.asarray(picture.convert("RGB"))
 
 
-def _by_opencv(path: str) -> RgbArray:
+def _read_with_opencv(path: str) -> RgbArray:
     import cv2
 
     picture = cv2.imread(path, cv2.IMREAD_COLOR)
@@ -170,7 +170,7 @@ def reader_of(place: Place, name: str) -> Reader:
         assert place.store is not None
         return OwnReader(place.store)
     if place.kind in ("jpg", "png"):
-        return PictureReader(place, {"Pillow": _by_pillow, "OpenCV": _by_opencv}[name])
+        return PictureReader(place, {"Pillow": _read_with_pillow, "OpenCV": _read_with_opencv}[name])
     if name == "GulpIO2":
         return GulpReader(place)
     if name == "webdataset":
@@ -300,15 +300,15 @@ class CellMeasures:
 def measure(cell: BenchCell, ready: Ready) -> CellMeasures:
     """Run a cell. Raises what the loader raises."""
     reader = reader_of(cell.place, cell.loader)
-    asked = rounds(cell.place.videos, cell.access, cell.seed, cell.worker, cell.workers)
-    _warm_up(reader, next(asked), cell)
+    requests = rounds(cell.place.videos, cell.access, cell.seed, cell.worker, cell.workers)
+    _warm_up(reader, next(requests), cell)
     ready()
     taken: list[float] = []
     frames = packets = 0
     spent = aside = 0.0
     cpu, io = cpu_seconds(), _io()
     while spent < cell.seconds or len(taken) < MIN_SEQUENCES:
-        for request in next(asked):
+        for request in next(requests):
             if cell.is_cold:
                 aside += _empty(request)
             began = time.perf_counter()

@@ -35,11 +35,11 @@ from vidprep.transcode.choose.bench.places import (
     PATTERNS,
     Access,
     Place,
+    add_source_suffix,
     find_place,
     is_installed,
     readers_of,
-    surveyed,
-    with_source_suffix,
+    survey_videos,
 )
 
 COLD, WARM = "cold", "warm"
@@ -116,20 +116,22 @@ def survey(paths: Sequence[Path | str], options: BenchOptions) -> PlaceSurvey:
         raise SettingsError("give a store or a folder of videos, or several")
     if len({path if isinstance(path, str) else path.resolve() for path in paths}) < len(paths):
         raise SettingsError("a store was given twice")
-    found, notes = sorted(map(find_place, paths), key=lambda place: place.kind != "raw"), list[str]()
-    if not (shared := _common_ids(found)) and (shared := _common_ids(suffixed := list(map(with_source_suffix, found)))):
-        found = suffixed
-    if not shared and len(found) > 1:
+    ordered, notes = sorted(map(find_place, paths), key=lambda place: place.kind != "raw"), list[str]()
+    if not (shared := _common_ids(ordered)) and (
+        shared := _common_ids(suffixed := list(map(add_source_suffix, ordered)))
+    ):
+        ordered = suffixed
+    if not shared and len(ordered) > 1:
         notes.append("the stores share no id: each is measured on its own videos")
-    pools = [[id_ for id_ in place.ids if not shared or id_ in shared] for place in found]
-    places, unread = _sampled(found, pools, options, notes)
+    pools = [[id_ for id_ in place.ids if not shared or id_ in shared] for place in ordered]
+    places, unread = _sample_places(ordered, pools, options, notes)
     notes += [f"left out: {id_}: {why}" for id_, why in unread.items()]
-    places = [_without(place, unread) for place in places]
-    notes += _of_lengths(places, options)
+    places = [_leave_out(place, unread) for place in places]
+    notes += _note_lengths(places, options)
     return PlaceSurvey(tuple(places), tuple(notes))
 
 
-def _sampled(
+def _sample_places(
     found: Sequence[Place], pools: Sequence[list[str]], options: BenchOptions, notes: list[str]
 ) -> tuple[list[Place], dict[str, str]]:
     """Open the same sample of videos in each place, and return why videos cannot be read, by id."""
@@ -140,7 +142,7 @@ def _sampled(
     for place, pool in zip(found, pools, strict=True):
         known = set(pool)
         chosen = set(islice((id_ for id_ in order if id_ in known), options.sample))
-        opened, failed = _opened(place, [id_ for id_ in pool if id_ in chosen])
+        opened, failed = _open(place, [id_ for id_ in pool if id_ in chosen])
         places.append(opened)
         unread |= failed
         ambiguous = {video.id: video.ambiguous for video in opened.videos if video.ambiguous}
@@ -153,16 +155,16 @@ def _sampled(
     return places, unread
 
 
-def _without(place: Place, unread: Mapping[str, str]) -> Place:
+def _leave_out(place: Place, unread: Mapping[str, str]) -> Place:
     """Return a place without videos that cannot be read here or elsewhere. Raises StoreError if none is left."""
     kept = replace(place, videos=tuple(video for video in place.videos if video.id not in unread))
     if not kept.videos:
-        why = "".join(f": {id_}: {told}" for id_, told in islice(unread.items(), 1))
+        why = "".join(f": {id_}: {reason}" for id_, reason in islice(unread.items(), 1))
         raise StoreError(f"no video can be read here and in the others{why}", path=place.path)
     return kept
 
 
-def _of_lengths(places: Sequence[Place], options: BenchOptions) -> Iterator[str]:
+def _note_lengths(places: Sequence[Place], options: BenchOptions) -> Iterator[str]:
     counts = [video.num_frames for place in places for video in place.videos]
     span = max((access.span for access in options.accesses if access.pattern != "whole"), default=0)
     if short := sum(count < span for count in counts):
@@ -173,16 +175,16 @@ def _common_ids(places: Sequence[Place]) -> set[str]:
     return set.intersection(*(set(place.ids) for place in places))
 
 
-def _opened(place: Place, ids: list[str]) -> tuple[Place, dict[str, str]]:
+def _open(place: Place, ids: list[str]) -> tuple[Place, dict[str, str]]:
     try:
-        [found] = run_together(_survey, [(place, ids)], SURVEY_SECONDS)
+        [answer] = run_together(_survey, [(place, ids)], SURVEY_SECONDS)
     except VidprepError as error:
         raise StoreError(f"cannot be opened: {error.message}", path=place.path) from error
-    return found
+    return answer
 
 
 def _survey(what: tuple[Place, list[str]], _ready: Ready) -> tuple[Place, dict[str, str]]:
-    return surveyed(*what)
+    return survey_videos(*what)
 
 
 def bench(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator[BenchRow]:
@@ -200,21 +202,21 @@ def bench(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator[
             if fault is None:
                 right.append((name, accesses, lowest_db))
             else:
-                yield _about(place, name) | {"refused": fault}
+                yield _describe_place(place, name) | {"refused": fault}
         for cache in (each for each in (WARM, COLD) if each in options.caches):
             (fill_cache if cache == WARM else drop_from_cache)(files)
             for name, accesses, lowest_db in right:
                 for access in accesses:
                     for workers in options.workers:
                         say(f"{place.path}: {name}: {access}, {cache}, {workers} workers")
-                        about = _about(place, name) | {
+                        header = _describe_place(place, name) | {
                             "pattern": access.pattern,
                             "access": str(access),
                             "cache": cache,
                             "workers": workers,
                             "lowest_psnr_db": lowest_db,
                         }
-                        yield about | _measured(place, name, access, cache, workers, options)
+                        yield header | _measure(place, name, access, cache, workers, options)
 
 
 def _possible(name: str, options: BenchOptions) -> tuple[Access, ...]:
@@ -231,7 +233,7 @@ def _fault(place: Place, name: str, accesses: tuple[Access, ...], seed: int) -> 
     return answer.fault, answer.lowest_db
 
 
-def _about(place: Place, name: str) -> BenchRow:
+def _describe_place(place: Place, name: str) -> BenchRow:
     return {
         "store": str(place.path),
         "kind": place.kind,
@@ -243,7 +245,7 @@ def _about(place: Place, name: str) -> BenchRow:
     }
 
 
-def _measured(place: Place, name: str, access: Access, cache: str, workers: int, options: BenchOptions) -> BenchRow:
+def _measure(place: Place, name: str, access: Access, cache: str, workers: int, options: BenchOptions) -> BenchRow:
     cells = [
         BenchCell(place, name, access, cache == COLD, worker, workers, options.seconds, options.seed)
         for worker in range(workers)

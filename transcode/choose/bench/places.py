@@ -166,7 +166,7 @@ class Place:
         store: Reads it; None for folders of pictures
         ids: Ids of all videos, in stored order
         holds: Codec and keyframe interval, if known
-        videos: Videos to read, after `surveyed`
+        videos: Videos to read, after `survey_videos`
     """
 
     path: Path | str
@@ -200,7 +200,7 @@ def find_place(path: Path | str) -> Place:
         MissingError: It contains pictures, and Pillow is not installed.
     """
     if isinstance(path, str):
-        return _of_url(path)
+        return _open_url(path)
     if not path.is_dir():
         raise StoreError(
             "is not a folder; give a store, a folder of videos, or a folder with pictures of each video", path=path
@@ -210,21 +210,23 @@ def find_place(path: Path | str) -> Place:
     except StoreError as error:
         if not error.message.startswith("is not a store"):
             raise
-        return _of_loose_files(path)
+        return _open_loose_files(path)
     if not store.ids:
         raise StoreError("holds no video", path=path)
     kind = _kind_of(store)
-    ids = _in_tar_order(store) if isinstance(store, TarStore) else store.ids
-    return Place(path, kind, store, tuple(ids), _encoded_as(path) or kind if isinstance(store, VideoStore) else kind)
+    ids = _sort_by_tar(store) if isinstance(store, TarStore) else store.ids
+    return Place(
+        path, kind, store, tuple(ids), _describe_encoding(path) or kind if isinstance(store, VideoStore) else kind
+    )
 
 
-def _of_url(url: str) -> Place:
+def _open_url(url: str) -> Place:
     """Return a store behind a URL, which only our reader reads by ranges. Raises StoreError."""
     store = open_store(url)
     if not store.ids:
         raise StoreError("holds no video", path=url)
     kind = _kind_of(store)
-    holds = _encoded_as(store.folder) or kind if isinstance(store, VideoStore) else kind
+    holds = _describe_encoding(store.folder) or kind if isinstance(store, VideoStore) else kind
     return Place(url, f"{kind} behind a URL", store, tuple(store.ids), holds)
 
 
@@ -243,7 +245,7 @@ class _Encoded(NamedTuple):
     keyframe_interval_max: int | None
 
 
-def _encoded_as(path: Path) -> str:
+def _describe_encoding(path: Path) -> str:
     """Return codec and GOP from the manifest, such as `h264 GOP 5`; several if they differ."""
     rows = [row for row in read_rows(path, _Encoded) if row.status == "ok" and row.codec is not None]
     longest = {
@@ -253,12 +255,12 @@ def _encoded_as(path: Path) -> str:
     return ", ".join(f"{codec} GOP {interval}" for codec, interval in longest.items())
 
 
-def _in_tar_order(store: TarStore) -> list[str]:
+def _sort_by_tar(store: TarStore) -> list[str]:
     """Return videos in the order in which a stream of shards is read."""
     return sorted(store.ids, key=store.place)
 
 
-def _of_loose_files(path: Path) -> Place:
+def _open_loose_files(path: Path) -> Place:
     videos: list[Path] = []
     folders: dict[str, dict[str, int]] = {}
     for file in _files_below(path):
@@ -272,7 +274,7 @@ def _of_loose_files(path: Path) -> Place:
         raise StoreError(f"holds videos ({videos[0].name} …) and pictures; give a folder of one kind", path=path)
     if videos:
         have_twins = len({video.with_suffix("") for video in videos}) < len(videos)
-        return _of_videos(path, sorted(videos), keep_source_suffix=have_twins)
+        return _open_videos(path, sorted(videos), keep_source_suffix=have_twins)
     kinds_there = {kind for kinds in folders.values() for kind in kinds}
     if len(kinds_there) == 1 and "." not in folders:
         kind = kinds_there.pop()
@@ -285,16 +287,16 @@ def _of_loose_files(path: Path) -> Place:
     )
 
 
-def _of_videos(path: Path, videos: Sequence[Path], *, keep_source_suffix: bool) -> Place:
+def _open_videos(path: Path, videos: Sequence[Path], *, keep_source_suffix: bool) -> Place:
     store = VideoFiles(videos, keep_source_suffix=keep_source_suffix)
     return Place(path, "raw", store, tuple(store.ids), "raw")
 
 
-def with_source_suffix(place: Place) -> Place:
+def add_source_suffix(place: Place) -> Place:
     """Return a folder of raw videos with ids as `transcode --keep-source-suffix` names them; any other folder unchanged."""
     if not isinstance(place.store, VideoFiles):
         return place
-    return _of_videos(Path(place.path), [place.store.file(id_) for id_ in place.ids], keep_source_suffix=True)
+    return _open_videos(Path(place.path), [place.store.file(id_) for id_ in place.ids], keep_source_suffix=True)
 
 
 def _files_below(root: Path) -> Iterator[Path]:
@@ -314,15 +316,15 @@ def _files_below(root: Path) -> Iterator[Path]:
                     yield Path(entry.path)
 
 
-def surveyed(place: Place, ids: Sequence[str]) -> tuple[Place, dict[str, str]]:
+def survey_videos(place: Place, ids: Sequence[str]) -> tuple[Place, dict[str, str]]:
     """Return the folder with facts about these videos, and why others cannot be read. Opens every video."""
-    found, unread = [], {}
+    videos, unread = [], {}
     for id_ in ids:
         try:
-            found.append(_video(place, id_))
+            videos.append(_video(place, id_))
         except (VidprepError, OSError) as error:
             unread[id_] = str(error)
-    return replace(place, videos=tuple(found)), unread
+    return replace(place, videos=tuple(videos)), unread
 
 
 def _video(place: Place, id_: str) -> Video:
@@ -330,7 +332,7 @@ def _video(place: Place, id_: str) -> Video:
     if store is None:
         from PIL import Image
 
-        pictures = numbered_pictures(Path(place.path, id_))
+        pictures = list_pictures(Path(place.path, id_))
         with Image.open(pictures[0]) as first:
             return Video(id_, len(pictures), first.height, first.width, None, tuple(pictures))
     facts = store.facts(id_)
@@ -361,14 +363,14 @@ def _why_ambiguous(video: Path, facts: VideoFacts) -> str | None:
     return "its colour matrix is not tagged, and loaders take it for BT.601 or for BT.709" if untagged else None
 
 
-def numbered_pictures(folder: Path) -> list[str]:
+def list_pictures(folder: Path) -> list[str]:
     """Return the pictures of one video, sorted by the last number in their names. Raises StoreError if a name has none."""
-    found = []
+    pictures = []
     for path in folder.iterdir():
         if path.suffix.lower() not in PICTURE_SUFFIXES or path.name.startswith("."):
             continue
         numbers = re.findall(r"\d+", path.stem)
         if not numbers:
             raise StoreError("has no number in its name, so its position is not known", path=path)
-        found.append((int(numbers[-1]), str(path)))
-    return [path for _, path in sorted(found)]
+        pictures.append((int(numbers[-1]), str(path)))
+    return [path for _, path in sorted(pictures)]

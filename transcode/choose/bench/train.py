@@ -109,7 +109,7 @@ class TrainingTimes:
         return [number for number, taken in enumerate(self.iteration_seconds) if taken > limit]
 
 
-def simulated() -> list[str]:
+def list_simulated() -> list[str]:
     """Return the loaders of SIMULATED that can be imported here."""
     return [name for name in SIMULATED if name != TORCH or importlib.util.find_spec("torch") is not None]
 
@@ -180,7 +180,7 @@ def _epochs(dataset: VideoDataset, training: Training) -> Generator[Any]:
             dataset, replacement=True, num_samples=ENDLESS, generator=torch.Generator().manual_seed(training.seed)
         )
         yield from DataLoader(
-            dataset, size, sampler=order, num_workers=workers, collate_fn=_stacked, multiprocessing_context="forkserver"
+            dataset, size, sampler=order, num_workers=workers, collate_fn=_stack, multiprocessing_context="forkserver"
         )
     cache = _cache_bytes(dataset, size)
     with PrefetchLoader(dataset, size, shuffle=True, seed=training.seed, workers=workers, cache_bytes=cache) as ours:
@@ -189,7 +189,7 @@ def _epochs(dataset: VideoDataset, training: Training) -> Generator[Any]:
                 yield batch["frames"]
 
 
-def _stacked(items: list[dict[str, Any]]) -> Any:
+def _stack(items: list[dict[str, Any]]) -> Any:
     """Stack frames as torch's default collation does."""
     import torch
 
@@ -215,13 +215,13 @@ def simulations(
     figures.
     """
     for place in (each for each in places if each.store is not None):
-        for name in simulated():
+        for name in list_simulated():
             for workers in options.workers:
                 say(f"{place.path}: {name}, {workers} workers: training")
                 training = Training(
                     place, name, options.frames, batch_size, workers, step_seconds, options.seconds, options.seed
                 )
-                about = {
+                header = {
                     "store": str(place.path),
                     "holds": place.holds,
                     "loader": name,
@@ -230,10 +230,10 @@ def simulations(
                     "step_ms": step_seconds * 1e3,
                     "failed": None,
                 }
-                yield about | _trained(training)
+                yield header | _train(training)
 
 
-def _trained(training: Training) -> BenchRow:
+def _train(training: Training) -> BenchRow:
     try:
         [trained] = run_together(train, [training], TRAIN_SECONDS + training.seconds)
     except VidprepError as error:
@@ -255,7 +255,7 @@ def _trained(training: Training) -> BenchRow:
 
 def advice(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator[BenchRow]:
     """Yield rows with PrefetchLoader's rates for several workers and batch sizes, for each store; the best is marked
-    `advised`.
+    `advise`.
     """
     cores = default_jobs()
     counts = [1 << power for power in range(cores.bit_length()) if 1 << power <= cores]
@@ -264,13 +264,13 @@ def advice(places: Sequence[Place], options: BenchOptions, say: Say) -> Iterator
         for workers, size in product(counts, BATCH_SIZES):
             say(f"{place.path}: {workers} workers, batches of {size}")
             training = Training(place, SIMULATED[0], options.frames, size, workers, 0.0, options.seconds, options.seed)
-            found = _trained(training)
-            failed = found.get("failed")
+            result = _train(training)
+            failed = result.get("failed")
             if failed is not None:
                 break
-            tried.append(TrainingPoint(workers, size, found["sequences_per_second"]))
-        about = {"store": str(place.path), "holds": place.holds, "failed": failed}
-        yield about | ({} if failed else {"advised": asdict(advised(tried)), "tried": [asdict(each) for each in tried]})
+            tried.append(TrainingPoint(workers, size, result["sequences_per_second"]))
+        header = {"store": str(place.path), "holds": place.holds, "failed": failed}
+        yield header | ({} if failed else {"advised": asdict(advise(tried)), "tried": [asdict(each) for each in tried]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,7 @@ class TrainingPoint:
     sequences_per_second: float
 
 
-def advised(tried: Sequence[TrainingPoint]) -> TrainingPoint:
+def advise(tried: Sequence[TrainingPoint]) -> TrainingPoint:
     """Return the fewest workers, and then the smallest batch size, with GOOD_ENOUGH of the best rate."""
     best = max(each.sequences_per_second for each in tried)
     enough = (each for each in tried if each.sequences_per_second >= GOOD_ENOUGH * best)
