@@ -218,7 +218,6 @@ class FfmpegError(EncodeError):
     """An ffmpeg process failed.
 
     Attributes:
-        command: Its command line
         stderr_tail: The last lines that it printed to stderr
     """
 

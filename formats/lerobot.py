@@ -47,8 +47,6 @@ class VideoPart:
 
     Attributes:
         path: The file, relative to the dataset
-        start: Start in seconds
-        end: End in seconds
     """
 
     path: str
@@ -61,13 +59,11 @@ class Episode:
     """An episode, as the metadata declares it.
 
     Attributes:
-        number: Its number
         length: Number of rows, and of frames of each camera
         first: Number of its first row in the dataset; None in version 2
         last: Number of the row after its last one; None in version 2
         data: File of its rows, relative to the dataset
         videos: Its part of the videos, by camera
-        tasks: Text of its tasks
     """
 
     number: int
@@ -84,12 +80,9 @@ class LeRobotDataset:
     """The metadata of a dataset.
 
     Attributes:
-        root: The folder
         version: v2.0, v2.1 or v3.0
         rate: Rows and frames per second
         info: Content of info.json
-        episodes: The episodes, by number
-        tasks: Text of each task, by its number
     """
 
     root: Path

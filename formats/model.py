@@ -45,8 +45,6 @@ class Colour:
 
     Attributes:
         matrix: 1 for BT.709, 5 and 6 for BT.601, 9 for BT.2020, 0 for RGB
-        primaries: Colour primaries
-        transfer: Transfer characteristics
         full_range: Whether luma of 8 bits spans 0 to 255; False means 16 to 235
     """
 
@@ -84,8 +82,6 @@ class Cut:
     """Part of a source, as a half-open interval of times or of frame numbers. None means from the start, or to the end.
 
     Attributes:
-        start_seconds: Start time
-        end_seconds: End time
         start_frame: Number of the first frame, from 0
         end_frame: Number of the frame after the last one
         video_stream: Number of the video stream, from 0 and without covers; None for the best, or that of the settings
@@ -121,12 +117,9 @@ class VideoInfo:
 
     Attributes:
         format_name: libavformat's name of the container
-        stream_index: Index of the stream in the container
         num_video_streams: Number of video streams, without cover pictures
         codec: libavcodec's name of the codec
         decoder: libavcodec's name of the decoder to use
-        width: Width in pixels
-        height: Height in pixels
         pixel_format: libavutil's name of the pixel format
         time_base: Seconds per tick of the packets' timestamps
         frame_rate: Average rate; None if unknown
@@ -229,7 +222,6 @@ class OutputFormat:
     Attributes:
         size: Width and height in pixels
         pixel_format: libavutil's name of the pixel format
-        colour: Colours of the output
         time_base: Seconds per tick of the frames' PTS
         frame_rate: Exact rate of a constant-rate output, else None
         nominal_rate: Rate that rate control assumes, at most 240
@@ -250,9 +242,6 @@ class VideoFacts:
     """Properties of a stored video that are known before a frame is read.
 
     Attributes:
-        num_frames: Number of frames
-        height: Height in pixels
-        width: Width in pixels
         frame_rate: Exact rate of a constant-rate video, else None
         pts: Start of each frame in ticks of `time_base`; None means that frame n starts at n / `frame_rate`
         time_base: Seconds per tick of `pts`

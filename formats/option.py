@@ -29,7 +29,6 @@ class Option:
     """Declares an option in an annotation: `gop: Annotated[int, Option("A keyframe every N frames.", "N", least=1)] = 16`.
 
     Attributes:
-        help: Text of `--help`
         metavar: Placeholder of the value in `--help`
         keyword: Name of the flag and keyword, if it differs from the field's
         choices: Allowed values
@@ -127,7 +126,6 @@ class Declared(NamedTuple):
 
     Attributes:
         name: Name of the field or argument
-        hint: Its type
         default: Its default; MISSING for an argument that has none
         option: What `Annotated` says about it
         heading: Heading of its group in `--help`

@@ -34,7 +34,6 @@ class PictureSeries:
     """The numbered pictures of a folder.
 
     Attributes:
-        folder: The folder
         names: File names in the order of their numbers: 2 comes before 10
         state: Sum of their sizes, and the latest modification time, whose last six digits are a checksum of all names, sizes and times
         gaps: What the numbers leave out, as a sentence; "" if they rise evenly

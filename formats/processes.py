@@ -393,7 +393,6 @@ class ProcessId:
     Attributes:
         host: Name of its machine
         machine: Identity of this boot of the machine and its process namespace; "" if unknown
-        pid: Process number
         started: When it started, as the kernel counts it; "" if unknown
     """
 

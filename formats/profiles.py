@@ -48,8 +48,6 @@ class CodecProfile:
     """One codec.
 
     Attributes:
-        encoder: Default encoder
-        container: Default container
         check_decoder: libavcodec's decoder that verifies what was encoded
         matroska_id: CodecID of RFC 9559
         db_of_crf_range: Fall of the 1st percentile of PSNR-Y from the finest CRF to the coarsest, in dB; median over
@@ -81,12 +79,10 @@ class ContainerProfile:
     """One container.
 
     Attributes:
-        name: Its name
         muxer: libavformat's muxer
         codecs: Codecs that it can hold; empty means any
         audio: Values of `--audio` that it supports
         copied_audio: Audio codecs that can be copied into it; empty means any
-        options: Options of the muxer
         milliseconds: Whether its timestamps are whole milliseconds. Others have a clock of any rate, and are seeked by
             DTS
         has_codec_delay: Whether it stores how many audio samples to discard at the start (CodecDelay of RFC 9559). In
@@ -155,20 +151,13 @@ class EncoderProfile:
 
     Attributes:
         name: libavcodec's name
-        codec: Codec that it makes
         pixel_formats: Pixel formats that it takes; the first one is the default
-        crf_option: Its option for the quality
         crf_range: Finest and coarsest value of that option
-        crf_default: Default of vidprep
         crf_is_whole: Whether only whole numbers are allowed
-        preset_option: Its option for the speed
         presets: Allowed presets: names, slowest last (p1 to p7 for NVENC); or numbers, slowest first
-        preset_default: Default of vidprep
         smallest: Smallest (width, height) that survives encoding and decoding
-        options: Other options
         params_option: Its option that takes `key=value:…`, with the entries of `params`
         params: Entries of `params_option`
-        tune_options: Options per tune
         tune_params: Entries of `params_option` per tune
         ticks_per_second: Clock to which it rounds times; 0 means that it keeps any. An encoder that rounds returns
             packets in display order

@@ -32,7 +32,6 @@ class Labels:
     """Labels of units.
 
     Attributes:
-        ids: Ids of the units
         columns: A value for each of `ids`, by name of the label
         split_rule: Rule by which the label `split` was drawn; "" if it was not
     """

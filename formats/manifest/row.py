@@ -138,11 +138,9 @@ class Recorded:
     """Values that a run adds to the row of a worker. None adds nothing.
 
     Attributes:
-        run: Number of the run
         labels: Labels of the unit, by name
         file_name: Name of the shard that contains its frames
         offset: Position of its first byte in the shard
-        stored_bytes: Number of bytes in the shard
     """
 
     run: int | None = None

@@ -40,7 +40,6 @@ class FoundOptions(NamedTuple):
     """Options for obstore.
 
     Attributes:
-        options: The options
         has_credentials: Whether they, or the environment, say where credentials come from. Otherwise a bucket may be public,
             or the machine may have some
     """

@@ -19,9 +19,6 @@ class BeladyCache(Generic[Key, Value]):
     Belady, "A study of replacement algorithms for a virtual-storage computer", 1966. An entry without an announced use
     stays while there is room: over epochs in random order it is as likely to be hit as a new one, and keeping it costs
     nothing.
-
-    Attributes:
-        size_bytes: Size of all entries
     """
 
     def __init__(self, limit_bytes: int) -> None:

@@ -59,7 +59,6 @@ class Fetch:
     Attributes:
         pieces: What it is fetched for, ascending
         offset: Position in the file
-        size: Size in bytes
         data: Its bytes, when they have come
         num_holders: Announced items that hold it
     """
@@ -85,8 +84,6 @@ class _Held(NamedTuple):
     """Ranges that are held, and uses that the cache knows, for an announced item.
 
     Attributes:
-        position: Position of the item
-        fetches: What is fetched for it
         uses: What the cache was told that it needs
     """
 

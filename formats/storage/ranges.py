@@ -41,7 +41,6 @@ class Piece(NamedTuple):
 
     Attributes:
         offset: Position in the file
-        size: Size in bytes
         crc32: CRC-32 of the bytes; None if unknown
     """
 
@@ -55,7 +54,6 @@ class Run(NamedTuple):
 
     Attributes:
         offset: Position in the file
-        size: Size in bytes
         pieces: The pieces, ascending. What is between them is unspecified in the buffer
     """
 
@@ -69,7 +67,6 @@ class Wanted(NamedTuple):
 
     Attributes:
         position: Position of the item in the order in which items are read
-        name: The file
         runs: What will be read of it
         fetch: Whether to fetch it now; otherwise the announcement only tells the cache what to keep
     """
@@ -85,7 +82,6 @@ class RangePlace:
     """A folder behind a URL, and how it is read.
 
     Attributes:
-        url: The URL
         options: Options of obstore for it: credentials, endpoint, region, client_options and others
         cache_bytes: Bound of the pieces that are kept in memory for later
         cache_dir: Folder in which pieces are kept; None for none
@@ -130,7 +126,6 @@ class RemoteObject(NamedTuple):
     """Properties of an object.
 
     Attributes:
-        size_bytes: Size
         tag: Value that changes with the content: ETag, or modification time where the server has none
     """
 
@@ -247,7 +242,6 @@ class _Server:
     Attributes:
         folder: Folder of its socket, which it removes when it ends
         keeps: Socket at whose end the server ends; forked children have it, too
-        process: The process
         owner: Process that started it
         environment: Variables from which it takes credentials
     """

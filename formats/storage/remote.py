@@ -60,7 +60,6 @@ class RemoteFile:
     """Properties of a file behind a URL.
 
     Attributes:
-        size_bytes: Size
         mtime_ns: Modification time in whole seconds (listings round differently), as nanoseconds; 0 if unknown
         tag: Value that changes with the content (ETag); "" if unknown
     """

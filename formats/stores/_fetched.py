@@ -52,12 +52,7 @@ def default_cache_dir() -> Path:
 
 
 class FetchedFolder:
-    """The copies for one URL.
-
-    Args:
-        url: The URL.
-        cache_dir: The cache folder.
-    """
+    """The copies for one URL."""
 
     def __init__(self, url: str, cache_dir: Path) -> None:
         self._url = url
@@ -191,11 +186,7 @@ class FetchedFolder:
 
 
 class InUse:
-    """A folder that is in use, and is not removed, while this object or a fork of it lives.
-
-    Attributes:
-        folder: The folder
-    """
+    """A folder that is in use, and is not removed, while this object or a fork of it lives."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.folder, self._number = folder, number

@@ -75,10 +75,7 @@ class IndexedVideo:
     """One row of the index.
 
     Attributes:
-        id: Id of the video
         shard: File that contains its frames
-        width: Width in pixels
-        height: Height in pixels
         frame_rate: Exact rate of a constant-rate video, else None
         pts: (N,) int64, ticks of `time_base`
         time_base: Seconds per tick

@@ -91,8 +91,6 @@ class ComingClip(NamedTuple):
 
     Attributes:
         position: Position in the order in which clips are read
-        id: Id of the video
-        numbers: Frame numbers
         fetch: Whether to fetch them now; otherwise they are only announced to the cache
     """
 

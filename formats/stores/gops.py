@@ -103,7 +103,6 @@ class VideoEntry:
         container: Its container, such as mp4
         config: Configuration of its decoder; None if it is not indexed
         packets: Its packets; None if it is not indexed
-        facts: Its properties
     """
 
     file_name: str

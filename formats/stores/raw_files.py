@@ -50,8 +50,6 @@ class ScanResult:
 
     Attributes:
         facts: Properties of its frames
-        stream_index: Index of the video stream
-        cropping: Cropping of its pictures
         orientations: Orientation after cropping, by number of the first frame that has it, ascending from 0
         origin_pts: PTS of frame 0; None if packets do not tell and frames are counted from the first
         origin_seconds: Time of frame 0

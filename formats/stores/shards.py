@@ -32,8 +32,6 @@ class StoreLayout(ABC):
     """Byte layout of a store. The default is frames back to back; subclasses override what differs.
 
     Attributes:
-        name: Name of the store
-        suffix: Suffix of its shards
         tail: Bytes after the last unit that complete a shard
         index_files: Globs of the files that hold positions of units
         shows_dead_bytes: Whether other tools' readers see units without a row

@@ -143,12 +143,10 @@ class _Sample:
     """Files of one sample.
 
     Attributes:
-        tar: The shard
         frames: (offset, size) of each frame
         crc32: CRC-32 of each frame; None without a manifest
         video: (offset, size) of the encoded video, or None
         about: Content of its JSON file
-        labels: Its labels
     """
 
     tar: str

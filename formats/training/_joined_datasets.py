@@ -20,9 +20,6 @@ from vidprep.formats.training.samplers import Numbers
 class JoinedDatasets:
     """Several datasets as a loader sees them. Their items are those of all processes.
 
-    Args:
-        parts: The datasets.
-
     Raises:
         SettingsError: Their items do not fit into one batch.
     """

@@ -189,7 +189,6 @@ class SamplerOrder:
         in_batches: Whether it gives lists of items, each a batch. It is then that of this process alone.
 
     Attributes:
-        in_batches: The same
         ends: (B,) ends of the batches among the items of `items`; None if the loader makes them
         repeats: Whether it can repeat the order of an epoch
         divides: Whether it divides items among processes

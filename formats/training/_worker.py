@@ -126,9 +126,6 @@ class Request(NamedTuple):
     """Request to make an item now.
 
     Attributes:
-        position: Position in the order
-        item: Number of the item in the dataset
-        epoch: Epoch of the item
         offset: Position of its frames in the shared memory, in bytes
         alone: Whether the item may be one that kills workers
     """
@@ -279,13 +276,10 @@ class ItemResult(NamedTuple):
     """Result of a request.
 
     Attributes:
-        position: Position in the order
         error: Why the item could not be made, or None
-        shape: Shape of its frames
         about: The item without its frames
         seconds: Time to make the item: decoding, transforms and audio
         hits: Frames that had been decoded before
-        frames: Frames of the item
         cache_bytes: Size of the worker's cache
         raw: Decoded frames that the loader must finish, because the worker has not imported its transform yet; else None
     """

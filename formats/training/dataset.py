@@ -85,7 +85,6 @@ class Clip(NamedTuple):
     """The frames of an item.
 
     Attributes:
-        id: Id of the video
         numbers: (T,) numbers of its frames; with clips_per_video=K, (K * T,) those of all clips of the item
         mask: Which of them are not padding; None if the dataset never pads
         number: Number of the clip in its video, from 0
@@ -104,12 +103,10 @@ class _Video:
     """Properties of a video that all its items share.
 
     Attributes:
-        stored: The video
         timing: Times of its frames
         timestamps: (N,) start of each frame in seconds
         source_frames: (N,) number of the source frame of each frame
         source_timestamps: (N,) start of those in seconds
-        labels: Labels of the video
         class_id: Number of its class; None if the store has no classes
         number: Its number among the videos of the dataset
         rows: (N,) place of the row of each frame

@@ -35,7 +35,6 @@ class Audio:
     Attributes:
         rate: Sample rate in Hz
         num_channels: 1 or 2
-        num_samples: Samples of an item
         clips: Sampler whose clips the audio is as long as; None if a length was given
     """
 

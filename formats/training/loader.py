@@ -72,11 +72,8 @@ class _Batch:
     """A batch that is being made.
 
     Attributes:
-        epoch: Its epoch
         position: Position of its first item in the order
-        indexes: Its items
         mask: Which of them are not repeated to fill up the last ranks
-        workers: Worker of each item
         place: Buffer for its frames; None while none is free
         done: Finished sequences by position
     """
@@ -103,7 +100,6 @@ class _Known(NamedTuple):
 
     Attributes:
         times_set: Number of calls of `dataset.set_epoch`
-        of_sampler: Epoch of the sampler
     """
 
     times_set: int

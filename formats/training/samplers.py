@@ -44,7 +44,6 @@ class Timing:
     """Times at which the frames of a video are displayed.
 
     Attributes:
-        num_frames: Number of frames
         begins: (N,) start of each frame in seconds from the first one; None if the sampler needs no times
         end_seconds: End of the last frame. At a variable rate it is displayed for the average frame duration
         tolerance: Maximum distance between a time and the start of the frame that it means

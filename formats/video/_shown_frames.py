@@ -34,7 +34,6 @@ class PacketInfo(NamedTuple):
     """Information of a packet about its frames.
 
     Attributes:
-        frames: Number of frames that it displays
         is_entry: Whether every frame from this packet on can be decoded; None if its headers do not tell
         needed_later: Whether later packets need its contents, such as the orientation or other parameters
         turns: Whether it contains the orientation

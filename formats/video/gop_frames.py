@@ -28,7 +28,6 @@ class DecoderConfig(NamedTuple):
     """Configuration of a decoder.
 
     Attributes:
-        codec: Name of the codec
         extradata: Configuration record of the container, such as avcC; empty if there is none
     """
 

@@ -51,7 +51,6 @@ class PacketSpan(NamedTuple):
     Attributes:
         gops: The first GOP, and the one after the last
         offset: Position in the video file
-        size: Size in bytes
     """
 
     gops: tuple[int, int]
@@ -183,10 +182,6 @@ class PacketIndexer:
 
     def add(self, packet: Packet[VideoStream], data: bytes) -> None:
         """Add a packet.
-
-        Args:
-            packet: The packet.
-            data: Its bytes.
 
         Raises:
             NotIndexedError: It cannot be read alone: it is not one frame, has no time, or is not stored in one piece.

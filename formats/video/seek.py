@@ -45,7 +45,6 @@ class Survey:
     Attributes:
         origin_pts: PTS of the first frame displayed
         shown: Start of each frame in display order, in ticks from there
-        keyframes: The same for keyframes
         end: End of the last frame
     """
 

@@ -491,11 +491,7 @@ class Source:
         return self._watch.damage(read_to_end=read_to_end)
 
     def contradictions(self, *, read_to_end: bool) -> list[str]:
-        """Return one line for each contradiction of headers with each other or with the data, although no frame is known to be lost.
-
-        Args:
-            read_to_end: See `damage`.
-        """
+        """Return one line for each contradiction of headers with each other or with the data, although no frame is known to be lost."""
         return self._watch.contradictions(read_to_end=read_to_end)
 
     @property
@@ -503,11 +499,7 @@ class Source:
         return bool(self._container.streams.audio)
 
     def missing_frames(self, *, read_to_end: bool) -> str | None:
-        """Return packets that are missing although no frame behind is known to be wrong; None if none are. Valid when reading stopped.
-
-        Args:
-            read_to_end: See `damage`.
-        """
+        """Return packets that are missing although no frame behind is known to be wrong; None if none are. Valid when reading stopped."""
         return self._watch.missing_frames(read_to_end=read_to_end)
 
     @property

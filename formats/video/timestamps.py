@@ -38,7 +38,6 @@ class TimedFrame(NamedTuple):
     """A frame with its time.
 
     Attributes:
-        frame: The frame
         pts: Start in ticks
         duration: Duration that its packet states, in ticks; 0 if it states none
     """
@@ -55,7 +54,6 @@ class StampCounts:
     Attributes:
         stamps_sorted: Earlier than the one before
         stamps_joined: After a jump of the clock
-        stamps_guessed: Missing
         stamps_replaced: Of frames that are shown at the time of another one
         most_replaced: Largest difference of those, in ticks
         most_joined: Largest jump back of the clock, in ticks

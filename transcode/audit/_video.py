@@ -37,8 +37,6 @@ class VideoFacts:
     """Facts of a video that was read to its end.
 
     Attributes:
-        codec: Name of its codec
-        pixel_format: Its pixel format
         size: (width, height) in pixels
         times: (N,) presentation times of the frames in seconds, in the order of display
         keyframes: (N,) which frames are keyframes

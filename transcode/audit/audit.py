@@ -46,14 +46,7 @@ SCHEMA = pa.schema(
 
 
 class Form(NamedTuple):
-    """Properties that videos have in common.
-
-    Attributes:
-        codec: Name of the codec
-        pixel_format: The pixel format
-        width: Width in pixels
-        height: Height in pixels
-    """
+    """Properties that videos have in common."""
 
     codec: str
     pixel_format: str
@@ -67,7 +60,6 @@ class FormFacts:
 
     Attributes:
         num_videos: How many there are
-        num_frames: Number of their frames
         rates: Smallest and largest frame rate
         gops: How often so many frames are from a keyframe to the next
         loaders: Why other libraries cannot read one of them, by library; "" if they can

@@ -49,10 +49,8 @@ class Clip:
 
     Attributes:
         name: Its name in messages, such as `episode 3`; "" for the whole file
-        start: Start in seconds
         end: End in seconds; None for the end of the file
         num_frames: Declared number of frames; None if there is none
-        first_frame: Number of its first frame, if it is declared by frame numbers
         end_frame: Number of the frame after its last one; None for the end of the file
         times: (L,) seconds from `start` at which rows need a frame; None without rows
         episode: The episode, whose states tell whether a frozen picture is a fault
@@ -73,7 +71,6 @@ class VideoFile:
     """A video file, or a member of a tar.
 
     Attributes:
-        path: The file
         name: Path relative to the dataset, for messages
         clips: Its declared parts, by start
         rate: Declared frames per second; None if there is none
@@ -94,10 +91,7 @@ class Dataset:
     """A dataset that was recognised.
 
     Attributes:
-        kind: What it is
         about: Its size, for messages
-        root: The folder
-        videos: Its videos
         findings: What is known to be wrong before a video is opened
         robot: The metadata of a LeRobot dataset
         motion: (L,) how far the states of each of its episodes move from row to row

@@ -32,7 +32,6 @@ class _Rows:
     Attributes:
         times: (L,) timestamps of each episode
         motion: (L,) how far its states move from row to row
-        statistics: Statistics of its columns
         unreadable: Files that cannot be read
     """
 

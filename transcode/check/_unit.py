@@ -65,8 +65,6 @@ class Check:
 
     Attributes:
         destination: The destination; a folder of `local_folder`, if it is behind a URL
-        row: Row of the unit
-        settings: Settings of the run
         source: The source; None checks the output alone
         ffmpeg: ffmpeg program that scores it as well; "" for none
         seeks: Number of random seeks in each of `loaders`
@@ -96,7 +94,6 @@ class Seeks:
     """Random seeks of one reader, in one file or in all.
 
     Attributes:
-        tried: Number of seeks
         wrong: Seeks that failed or returned another picture
         unread: Number of files that the reader could not read in order
         reason: Why it could not read the first of them
@@ -113,23 +110,14 @@ class UnitResult:
     """Result of checking one unit. Scores are None if they were not requested or could not be computed.
 
     Attributes:
-        id: Id of the unit
-        file_name: File that contains it
         sha256: SHA-256 of the output in its row
         checked_at: Seconds since 1970
-        faults: One line for each fault
-        psnr_y_db: Mean PSNR-Y
-        psnr_yuv_db: Mean PSNR-YUV
         psnr_y_p1_db: 1st percentile of PSNR-Y
-        ssim: Mean SSIM
         ffmpeg_psnr_y_db: Mean PSNR-Y by the ffmpeg command
         ffmpeg_failed: Why the ffmpeg command could not score it
         not_scored: Why it did not get all scores that were asked for
-        vmaf: Mean VMAF
-        vmaf_harmonic_mean: Harmonic mean of VMAF
         vmaf_p1: 1st percentile of VMAF
         vmaf_model: Model and version of libvmaf
-        xpsnr_db: XPSNR of all frames
         xpsnr_p1_db: 1st percentile of XPSNR
         scored_at: Seconds since 1970
         seeks: Results of random seeks per reader

@@ -46,10 +46,8 @@ class IndexTask:
     """Request to index one video.
 
     Attributes:
-        id: Its id
         path: File that contains it
         offset: Position of its first byte
-        size_bytes: Its size
         num_frames: Number of frames that its manifest says
         sha256: SHA-256 that its manifest says
     """

@@ -72,7 +72,6 @@ class ValidateOptions:
         sample: Number of units; None for all
         cross_check: Number of units that the ffmpeg command scores too
         score: Scores against the sources
-        vmaf_model: Model of libvmaf
         seeks: Number of random seeks in each video, for every installed reader
         ffmpeg: The ffmpeg program; None searches for one
     """

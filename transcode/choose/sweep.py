@@ -104,11 +104,9 @@ class SweepOptions:
     """Options of `sweep`.
 
     Attributes:
-        codecs: Codecs
         values: CRFs or qualities per codec; default: four values that cover common use
         gops: Keyframe intervals
         presets: Presets per codec
-        videos: Number of videos in the sample
         seconds: Length of their excerpts
         sequence_length: Frames of the random sequences whose reading is timed
         stride: Distance between them

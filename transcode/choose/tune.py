@@ -39,7 +39,6 @@ class Reading:
     """Access pattern of the network.
 
     Attributes:
-        sequence_length: Frames of a sequence
         stride: Distance between them
         storage: Speed of the storage in bytes per second; None ignores it
         loader: Reader of encoded videos
@@ -65,12 +64,10 @@ class Choice:
     """Measurements of one setting.
 
     Attributes:
-        codec: Codec
         gop: Keyframe interval; None for JPEGs
         value: CRF or quality
         psnr_y_p1_db: Lowest 1st percentile of PSNR-Y among the videos
         psnr_y_db: Mean of the videos' PSNR-Y, each at most MAX_DB
-        bytes_per_frame: Size of a frame
         total_bytes: Estimated size of the whole dataset
         decode_ms: Decoding time of a sequence
         storage_ms: Time to read its bytes at the given speed of the storage; 0 if none was given
@@ -199,7 +196,6 @@ class _DatasetSize:
     """Estimates for the whole dataset.
 
     Attributes:
-        frames: Number of frames
         decode_cpu: CPU seconds to decode and scale a source frame, beyond a lossless copy
     """
 

@@ -53,7 +53,6 @@ class MergedParts:
     """Content of merged.json.
 
     Attributes:
-        plan_digest: Digest of the plan
         ended: Numbers of the finished partitions that were joined
         missing: Id of each missing video, and the reason
     """

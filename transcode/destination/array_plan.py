@@ -100,9 +100,6 @@ class ArrayPlan:
     """Plan of an array run.
 
     Attributes:
-        count: Number of partitions
-        settings: Settings of the run
-        settings_digest: Their digest
         selection: Options by which sources were selected
         parts: Number of the partition of each video, by id
         states: Size, modification time and cut of each source when the plan was made, by id
@@ -126,8 +123,6 @@ class TaskShare:
     """The work of one task.
 
     Attributes:
-        sources: Its sources
-        plan_digest: Digest of the plan
         absent: Planned videos whose source no longer exists
         unplanned: Sources that the plan lacks
     """
@@ -143,8 +138,6 @@ class PartitionEnd:
     """Record of a finished partition.
 
     Attributes:
-        plan_digest: Digest of the plan
-        units: Number of units that it processed
         absent: Planned videos whose source no longer existed
         unplanned: Sources that the plan lacked
     """

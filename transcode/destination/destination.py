@@ -151,12 +151,9 @@ class Destination:
     """A destination. Nothing is written to it before `lock`.
 
     Attributes:
-        storage: Its files
-        outputs: Its outputs
         part: The partition that works on it; None for a whole run
         shown: Its name in messages
         journal: Rows that are not in the manifest yet
-        labels: Labels given to its units
         say: Receives messages about slow steps
         lease: The lease, while it is held
         is_manifest_lost: Whether the manifest lacks rows of existing outputs, so that everything is made again

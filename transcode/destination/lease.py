@@ -50,15 +50,12 @@ class Holder:
     """Holder of a lease.
 
     Attributes:
-        number: Number of the lease
         token: Random identity of the holder
         host: Name of its machine
         machine: Identity of this boot of the machine and its process namespace; "" if unknown
-        pid: Process number
         started: Start time of the process, as the kernel counts it; "" if unknown
         since: When it was taken
         beat: Counter that increases while the holder is alive
-        released: Whether it was released
         place: Identity of the place where it was taken; "" if unknown
     """
 

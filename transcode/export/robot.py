@@ -71,7 +71,6 @@ class KeptEpisode:
     """An episode of the result.
 
     Attributes:
-        episode: The episode of the source
         videos: Row of the manifest of each camera
         rows: (L,) which rows of the source are kept, counted from the start of the episode
     """
@@ -86,9 +85,7 @@ class _Result:
     """Result of writing the rows of episodes, so far.
 
     Attributes:
-        kept: The episodes
         abouts: What the table of episodes says of each
-        statistics: Statistics of the columns of each
         left_out: Why episodes were left out, by number
         lost_texts: Number of texts of rows that are left out for which there is no place, by column
         depth: Number of each video of depth, by camera and path

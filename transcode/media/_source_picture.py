@@ -134,16 +134,11 @@ class SourcePicture:
     """Properties of a source's first frame, from which the picture is planned.
 
     Attributes:
-        stored: Stored size
-        cropping: Cropping of the container
-        pixel_format: Pixel format
         sample_aspect_ratio: Shape of a pixel
         orientation: How to turn it upright
         rotation_degrees: The same as counter-clockwise degrees
         tagged: Colour tags
-        codec: Codec
         is_tagged_limited: Whether it is tagged as limited range; a frame may have no such tag
-        has_alpha: Whether it has meaningful alpha
         light: HDR metadata
         warnings: Remarks for the row
     """

@@ -52,7 +52,6 @@ class Vmaf(NamedTuple):
     """VMAF of frames.
 
     Attributes:
-        frames: VMAF of each frame
         model: Name of the model, and version of libvmaf
     """
 
@@ -205,7 +204,6 @@ class QualityReport:
 
     Attributes:
         worst_frame: Number of the output frame with the lowest PSNR-Y, from 0
-        num_scored: Number of scored frames
         vmaf: Mean VMAF, harmonic mean, 1st percentile; None if not asked for
         vmaf_model: Model and version of libvmaf
         xpsnr_db: XPSNR of all frames, and 1st percentile, as of the plane where it is lowest

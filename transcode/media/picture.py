@@ -44,7 +44,6 @@ class OutputRoom:
     """Size that a later picture must fit when a source changes in the middle.
 
     Attributes:
-        size: Size of the output
         room: Size into which pictures are fitted
     """
 
@@ -61,9 +60,6 @@ class Shape:
         scaled: Size after scaling, before turning
         final: Size of the output
         offset: Start of the crop, or position of the picture in the padding
-        room: See `Picture`
-        crop: Whether it is cropped
-        pad: Whether it is padded
     """
 
     trim: FrameSize | None
@@ -184,13 +180,9 @@ class Picture:
     """Plan of the pictures of an output.
 
     Attributes:
-        size: Size of the output
-        pixel_format: Pixel format of the output
-        colour: Colours of the output
         filters: (name, arguments) in order; empty if frames pass unchanged
         warnings: Remarks for the row
         room: Size into which later pictures of another size are fitted
-        tone_mapped: Whether HDR is tone-mapped
         light: HDR metadata that is kept
     """
 

@@ -201,9 +201,7 @@ class FrameStream:
         window: Frames of the source that the output shows
         clock: Constant rate of the output; None keeps the source's own times
         opening: Time 0 of the output, in source ticks from the first frame displayed
-        first_tick: Tick of the first frame
         picture_filter: Filters, planned from the first frame
-        output: Format of the output
         facts: Facts about the source; complete after the last frame
         source_indexes: Number of the source frame that each output frame shows; complete after the last frame
         source_pts: Start of those source frames, in ticks from the first frame displayed; complete after the last frame

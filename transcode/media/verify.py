@@ -73,15 +73,9 @@ class Measurements:
     """Measurements of one output, with one entry for each packet in decode order.
 
     Attributes:
-        scores: Sums of the scores
-        quality: Scores
-        num_frames: Number of frames
-        pts: PTS of each packet
         is_keyframe: Keyframe flag of each packet
-        checksums: Checksum of each packet
         gops: (first frame, checksums of its decoded frames) of some GOPs, including the first and the last
         samples: Checksums of single decoded frames by number: 1, 2, 4, 8 and so on, and the two closest in time
-        keyframes: Numbers of keyframes
         keyframe_interval_max: Largest distance between keyframes
     """
 
@@ -306,9 +300,7 @@ class _Half:
 
     Attributes:
         measured: Measurements of the file
-        path: The file
         time_base: Seconds per tick of `measured`
-        index: Index of its packets
         config: Configuration of its decoder
         numbers: Numbers of the frames, ascending
     """

@@ -91,7 +91,6 @@ class FinishedDestination:
     """A finished destination to report.
 
     Attributes:
-        path: Its folder
         run: Content of run.json
         table: COLUMNS of all units
         good: COLUMNS of the units that succeeded

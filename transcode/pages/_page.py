@@ -43,7 +43,6 @@ class Column:
     """A column of a table. Numbers sort as numbers.
 
     Attributes:
-        name: Its title
         show: Formats a value
         key: Key of the value in a row, for `Table.build`
     """
@@ -58,7 +57,6 @@ class Table:
     """A table.
 
     Attributes:
-        columns: Its columns
         rows: A value per column for each row
         sortable: Whether it has sorting, search and paging
     """
@@ -122,7 +120,6 @@ class Strip:
     """Pictures side by side.
 
     Attributes:
-        title: Its title
         pictures: JPEG files with a caption each
         failed: Why pictures are missing
     """

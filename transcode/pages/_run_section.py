@@ -426,7 +426,8 @@ def _validation(figure: dict[str, Any]) -> Section:
     section = Section(
         "Validation",
         f"{count_of(validation['videos'], 'video')} read again ({validation['when']}), "
-        f"{validation['scored_against_source']:,} scored against the source again{scored}, {validation['scored_by_ffmpeg']:,} by the ffmpeg command too; {count_of(len(faults), 'fault')}.",
+        f"{validation['scored_against_source']:,} scored against the source again{scored}, "
+        f"{validation['scored_by_ffmpeg']:,} by the ffmpeg command too; {count_of(len(faults), 'fault')}.",
     )
     if vmaf := validation["vmaf"]:
         note = f"{validation['vmaf_model']}; from {vmaf['lowest']:.1f}"

@@ -132,7 +132,6 @@ class Known:
 
     Attributes:
         row: The row of its id, or, if its source moved, that of the id before
-        before: The id before
         is_held: Whether the output of the row exists, with the recorded size
         replaces: What its output would replace: the source of another output, or a file of that name; None for nothing
     """

@@ -60,10 +60,7 @@ class RunRequest:
 
     Attributes:
         source: Folder, file, table (a file, or in memory) or URL of the sources
-        place: The destination
-        settings: Settings of the outputs
         choice: Which sources to take
-        options: How to run
         ffmpeg: Checked ffmpeg program of the second engine; otherwise ""
         reporter: Receives events
     """
@@ -170,12 +167,10 @@ class Session:
     """A run while it holds the lease.
 
     Attributes:
-        request: The request
         sources: All sources; for a task of an array, its share of them
         settings: Settings, including a value that was searched for the whole dataset
         is_to_be_searched: Whether that value has yet to be searched
         share: Share of an array task; None for a whole run
-        workers: The pool
     """
 
     request: RunRequest

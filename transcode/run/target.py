@@ -84,8 +84,6 @@ class SearchResult:
     Attributes:
         value: CRF or quality
         sampled: Number of videos in the sample
-        probes: Number of encodes
-        cpu_seconds: CPU time
         misses: Number of sampled videos below the target
     """
 

@@ -34,8 +34,6 @@ class QualityScale:
     """Values of a quality option, from the finest (step 0) to the coarsest.
 
     Attributes:
-        option: Name of the option
-        values: Its values
         positions: Position of each value on a scale along which dB falls about evenly
         usual: A value, and the 1st percentile of PSNR-Y that it usually has
         slope: Usual loss in dB from one position to the next

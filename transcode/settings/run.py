@@ -43,7 +43,6 @@ class Backend:
         workers: `module:class` under `vidprep.transcode.workers`, imported when chosen; "" for this machine
         package: Package that it needs, which the extra of the backend's name installs
         address: Default address of the cluster; None if it must be given
-        address_example: Example for messages
     """
 
     workers: str = ""
@@ -67,13 +66,11 @@ class SourceOptions:
         include: Globs on relative paths and names
         exclude: Globs on relative paths and names
         limit: Maximum number of sources, the first ones by id
-        label_from_folder: Whether the parent folder is the label `label`
         split_from_folder: Whether the first folder is the label `split`
         labels: Columns of a table that are labels; None means all
         on_bad_row: What to do with invalid rows
         split_by: Name and share of each split; shares have a sum of 1
         split_group: Label whose values are never in two splits
-        split_seed: Seed of the splits
         keep_source_suffix: Whether outputs are named x.avi.mp4
     """
 

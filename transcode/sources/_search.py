@@ -32,12 +32,9 @@ class SourceSearch:
         progress: Called with the number of files or rows so far
         seen: Number of files or rows so far
         known: Whether a folder is in the destination, by path
-        units: Units
         ignored: (path, reason) of files that are not sources
         problems: (path, reason) of sources that cannot be started
         asked: Row number and unit of a problem, by its index in `problems`
-        table: The table of the sources
-        why_partial: See `SourceList`
         takes_pictures: Whether a folder of numbered pictures is a source
     """
 
@@ -88,13 +85,7 @@ class SourceSearch:
         self.units.append(Unit(name, path, *pictures.state, cut, row=row, is_series=True))
 
     def refuse(self, number: int, unit: Unit, reason: str) -> None:
-        """Record that a row of a table cannot be started.
-
-        Args:
-            number: Number of the row.
-            unit: Its unit.
-            reason: Why.
-        """
+        """Record that a row of a table cannot be started."""
         self.asked[len(self.problems)] = number, unit
         self.problems.append((unit.path, reason))
 

@@ -27,9 +27,6 @@ class _Output(NamedTuple):
 class WebStore:
     """A store on a web server. A server need not list folders, so only those files are known that the manifest names.
 
-    Args:
-        url: Its URL.
-
     Raises:
         StoreError: There is no store, or it cannot be read.
         MissingError: obstore is not installed.

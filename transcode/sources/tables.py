@@ -79,7 +79,6 @@ class SourceTable:
 
     Attributes:
         columns: Values of each column by name: Python values, or Arrow's if the table has types
-        num_rows: Number of rows
         notes: For a text column in which most cells are numbers, the first cell that is not a number; "" for the table
         faults: Why rows (from 0) could not be read; their cells are None
     """

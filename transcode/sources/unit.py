@@ -30,11 +30,8 @@ class SplitDrawing:
     """Rule and input of random splits; see `splits_of`.
 
     Attributes:
-        groups: Group of each unit
         classes: Class of each unit
-        shares: Share of each split
         column: Column that contains the groups, if any
-        seed: Seed
         base: Folder to which the paths of sources are relative
     """
 
@@ -230,7 +227,6 @@ class Unit:
     Attributes:
         id: Name of the output without extension, relative, with slashes
         path: Absolute path; links are not resolved
-        size_bytes: Size of the source
         mtime_ns: Modification time of the source
         cut: Part of the source. Times count from the first frame displayed, or from the container's start
             (`--cut-origin`)

@@ -40,13 +40,11 @@ class Outcome:
     Attributes:
         measured: Measurements of the output
         times: Times of the frames in the file
-        verified_in: Pass that verified it
         facts: Facts about the source
         source_indexes: Number of the source frame that each output frame shows
         source_pts: Start of those source frames, in ticks from the first frame displayed
         shows_through: Whether a pixel of the source was not opaque
         warnings: Remarks about the audio
-        damage: Damage of the audio
     """
 
     measured: Measurements | StoredFrames

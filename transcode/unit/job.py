@@ -98,20 +98,14 @@ class MadeSegment:
     """A segment that was encoded and verified.
 
     Attributes:
-        segment: The segment
-        path: Its file
         measured: Measurements of its frames
         source_indexes: Number of the source frame that each output frame shows
         source_pts: Start of those source frames in ticks
         source_state: Size and time of the source when it was read
         facts: Facts about the source
-        output: Format of the output
-        picture: Picture of the output
         num_changes: Number of times that the picture changed in the middle
         shows_through: Whether a pixel of the source was not opaque
-        damage: Damage of the source
         seconds: Time that encoding it took, in seconds
-        cpu_seconds: CPU time
     """
 
     segment: Segment
@@ -139,7 +133,6 @@ class JobNotDone:
         fault: What failed. "source" means that one host saw another source than planned; the machine that started the
             run decides
         error: Name of the error's class
-        message: Message of the error
         stops: Whether other jobs would fail too
         row: Failed row to write if the source is at fault after all; None for other faults
         deaths: Number of workers that died with this job, possibly because of another job
@@ -171,11 +164,7 @@ JobResult = ManifestRow | MadeSegment | Split | JobNotDone
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Target of an upload. It is valid while the lease in `lease` of `destination` has this token.
-
-    Attributes:
-        url: URL of the output
-    """
+    """Target of an upload. It is valid while the lease in `lease` of `destination` has this token."""
 
     url: str
     destination: str
@@ -189,7 +178,6 @@ class Job:
 
     Attributes:
         unit: The source, or a cut of it
-        settings: Settings of the run
         file_name: Name of the output, relative to the destination
         partial: Absolute path of the file to write
         attempt: Number of this attempt, from 1

@@ -35,10 +35,7 @@ class _SplitVideo:
     """A video in segments.
 
     Attributes:
-        job: Its job
-        count: Number of segments
         waiting: Number of segments that are not made yet
-        made: Segments that are made
         failed: Row of a failed segment
     """
 

@@ -30,7 +30,6 @@ class Search:
 
     Attributes:
         scale: Values of the setting
-        target: The target
         known: Measured 1st percentile by step
     """
 

@@ -46,10 +46,7 @@ class HostRequirements:
     """Requirements that a machine must meet.
 
     Attributes:
-        settings: Settings of the run
-        ffmpeg: ffmpeg program
         versions: Versions on which the bytes of outputs depend
-        sources: A sample of the sources
         state: Folder or URL that contains the token
         token: Random text that proves that a host sees the destination
         scratch_bytes: Space that its temporary folder must have

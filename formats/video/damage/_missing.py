@@ -32,7 +32,6 @@ class _Place:
     """A step between two frames.
 
     Attributes:
-        frame: Number of the frame behind it
         keyframe: Number of the next keyframe from there on; None if none was read
         is_loss: Whether a header near it refers to a frame that was never read
     """

@@ -139,11 +139,7 @@ class DamageWatch:
         return frames_left_out(self._path, self._stream.id, self._num_packets - self._num_discarded)
 
     def missing_frames(self, *, read_to_end: bool) -> str | None:
-        """Return packets that are missing although no frame behind is known to be wrong; None if none are. Valid when reading stopped.
-
-        Args:
-            read_to_end: See `damage`.
-        """
+        """Return packets that are missing although no frame behind is known to be wrong; None if none are. Valid when reading stopped."""
         return self._missing_packets(read_to_end=read_to_end)[1]
 
     def _record_times(self, packet: Packet[Any], pts: int) -> None:
@@ -214,11 +210,7 @@ class DamageWatch:
         return lines
 
     def contradictions(self, *, read_to_end: bool) -> list[str]:
-        """Return one line for each contradiction between headers, or between headers and data.
-
-        Args:
-            read_to_end: See `damage`.
-        """
+        """Return one line for each contradiction between headers, or between headers and data."""
         name = self._info.format_name
         lines: list[str] = []
         if name == "mov" and not (read_to_end and self._left_out):

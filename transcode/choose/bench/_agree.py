@@ -49,7 +49,6 @@ class Verdict:
     Attributes:
         fault: First wrong frame, and by how much it differs; None if all are correct
         lowest_db: Lowest PSNR of the compared pictures; inf if all are equal
-        compared: Number of pictures
     """
 
     fault: str | None

@@ -254,13 +254,8 @@ class BenchCell:
     It ends with a complete round, so that each video counts equally often for every loader.
 
     Attributes:
-        place: The store
-        loader: Name of the loader
-        access: Access pattern
         is_cold: Whether the page cache is emptied before each read
         worker: Number of the process, from 0
-        workers: Number of processes
-        seconds: Duration
         seed: Seed of the random access
     """
 
@@ -282,7 +277,6 @@ class CellMeasures:
         sequence_seconds: Duration of each sequence, in order
         frames: Frames that were read
         packets: Packets that a decoder needs for them
-        cpu_seconds: CPU time
         peak_bytes: Resident memory of the process, plus the largest that a program started by it can have had
         read_bytes: Bytes read by system calls; None if unknown
         storage_bytes: Bytes read from storage instead of the page cache; None if unknown

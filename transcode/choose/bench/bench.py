@@ -57,10 +57,7 @@ class BenchOptions:
 
     Attributes:
         loaders: Names; empty means all that are installed
-        patterns: Access patterns, of PATTERNS
-        frames: Frames of a sequence
         stride: Distance of frames in strided sequences
-        workers: Numbers of processes
         caches: COLD, WARM
         seconds: Duration of a cell
         sample: Number of videos of each store
@@ -96,7 +93,6 @@ class PlaceSurvey:
     """The stores to read.
 
     Attributes:
-        places: The stores
         notes: Lines about what was skipped or chosen
     """
 

@@ -43,7 +43,6 @@ class Access:
     """Access pattern.
 
     Attributes:
-        pattern: One of PATTERNS
         frames: Frames of a sequence, except for whole videos
         stride: Distance of frames in strided sequences
     """
@@ -134,10 +133,6 @@ class Video:
     """One video of a folder.
 
     Attributes:
-        id: Its id
-        num_frames: Number of frames
-        height: Height in pixels
-        width: Width in pixels
         keyframes: Numbers of keyframes; None if every frame is decoded alone
         files: Files that are read; in a folder of pictures, one per frame
         ambiguous: Why correct loaders may show different pixels; None if they may not
@@ -162,7 +157,6 @@ class Place:
 
     Attributes:
         path: The folder, or its URL
-        kind: Kind of its store
         store: Reads it; None for folders of pictures
         ids: Ids of all videos, in stored order
         holds: Codec and keyframe interval, if known

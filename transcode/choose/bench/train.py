@@ -48,14 +48,7 @@ class Training:
     """A simulated training run.
 
     Attributes:
-        place: The store
-        loader: One of SIMULATED
-        frames: Frames of a sequence
-        batch_size: Items of a batch
-        workers: Worker processes
         step_seconds: Pause that stands for the network; 0 measures the loader alone
-        seconds: Duration
-        seed: Seed of the order
     """
 
     place: Place
@@ -76,7 +69,6 @@ class TrainingTimes:
         iteration_seconds: Time from one batch to the next including the pause, for every batch after the first
         synthetic_seconds: Median of the same without loading
         first_batch_seconds: Time until the first batch
-        cpu_seconds: CPU time
         peak_bytes: Memory of the process and its descendants
         frame_size: WxH of the batches
     """
