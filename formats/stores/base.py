@@ -526,17 +526,12 @@ class StoredVideo:
             known = "uint8 or uint16" if self.store.reads_uint16 else "uint8"
             raise ValueError(f"dtype is {dtype!r}; a store of {self.store.kind} has {known}")
         numbers = self._numbers(indexes)
-        if size is not None and not (
-            isinstance(size, Sequence) and len(size) == 2 and all(operator.index(side) > 0 for side in size)
-        ):
-            raise ValueError(f"size is {size!r}; give (height, width) in pixels")
+        _check_size(size)
         shape = (len(numbers), *(size or (self.facts.height, self.facts.width)), 3)
         if out is None:
             out = self._room_for(shape, dtype)
-        elif out.shape != shape or out.dtype != dtype or not (out.flags.c_contiguous and out.flags.writeable):
-            kind = "C-contiguous" if out.flags.c_contiguous else "not C-contiguous"
-            kind += "" if out.flags.writeable else ", read-only"
-            raise ValueError(f"out is {out.shape} {out.dtype}, {kind}; {shape} {dtype}, C-contiguous was expected")
+        else:
+            _check_out(out, shape, dtype)
         first: dict[int, int] = {}
         for row, number in enumerate(numbers):
             first.setdefault(number, row)
@@ -606,6 +601,21 @@ class StoredVideo:
 def digest_of(checksums: pa.ChunkedArray) -> str:
     """Return a digest of the checksums of some videos."""
     return hashlib.sha256(json.dumps(checksums.to_pylist()).encode()).hexdigest()[:16]
+
+
+def _check_size(size: tuple[int, int] | None) -> None:
+    if size is None or (
+        isinstance(size, Sequence) and len(size) == 2 and all(operator.index(side) > 0 for side in size)
+    ):
+        return
+    raise ValueError(f"size is {size!r}; give (height, width) in pixels")
+
+
+def _check_out(out: Frames, shape: tuple[int, ...], dtype: str) -> None:
+    if out.shape != shape or out.dtype != dtype or not (out.flags.c_contiguous and out.flags.writeable):
+        kind = "C-contiguous" if out.flags.c_contiguous else "not C-contiguous"
+        kind += "" if out.flags.writeable else ", read-only"
+        raise ValueError(f"out is {out.shape} {out.dtype}, {kind}; {shape} {dtype}, C-contiguous was expected")
 
 
 class ManifestSources:

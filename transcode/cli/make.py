@@ -58,13 +58,8 @@ if TYPE_CHECKING:
 SHOWN = 20
 
 
-def print_dry_run(
-    place: Destination, todo: Plan, sources: SourceList, labels: Labels, jobs: int | None, *, as_json: bool = False
-) -> None:
-    if as_json:
-        for line in _lines(place, todo, sources, labels, jobs):
-            click.echo(json.dumps(line, ensure_ascii=False, default=str))
-        return
+def _print_units(todo: Plan, labels: Labels, sources: SourceList) -> None:
+    """Print a line for each unit of a plan, and for each file that is ignored."""
     for job in todo.jobs:
         said = ", ".join(
             f"{name}={value}" for name, value in labels.values_of(job.unit.id).items() if value is not None
@@ -79,6 +74,16 @@ def print_dry_run(
         click.echo(f"moved: {printable(before)} -> {printable(unit.id if unit.id != before else unit.path)}")
     for id_ in todo.removed:
         click.echo(f"removed: {printable(id_)}")
+
+
+def print_dry_run(
+    place: Destination, todo: Plan, sources: SourceList, labels: Labels, jobs: int | None, *, as_json: bool = False
+) -> None:
+    if as_json:
+        for line in _lines(place, todo, sources, labels, jobs):
+            click.echo(json.dumps(line, ensure_ascii=False, default=str))
+        return
+    _print_units(todo, labels, sources)
     if left := set(todo.gone) - set(todo.removed):
         rows, them = ("rows have", "them") if len(left) > 1 else ("row has", "it")
         pruning = "--prune" if sources.why_partial is None else "--prune, in a run of all sources,"

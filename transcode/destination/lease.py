@@ -219,29 +219,32 @@ def _number_in(name: str) -> int:
 
 def first_live_holder(places: Sequence[LeasePlace], say: Callable[[str], object]) -> str | None:
     """Return a live holder of one of these leases; None if all are free or their holders are dead."""
-    watched = {number: entry for number, place in enumerate(places) if (entry := place.read()) and not entry.is_free}
-    for number, entry in list(watched.items()):
-        if entry.holder is not None and (is_dead := entry.holder.is_dead) is not None:
-            if is_dead:
-                del watched[number]
-            elif entry.holder.place in ("", places[number].id):
-                return str(entry.holder)
+    held = [(place, entry) for place in places if (entry := place.read()) and not entry.is_free]
+    for place, entry in held:
+        if entry.holder is not None and entry.holder.is_dead is False and entry.holder.place in ("", place.id):
+            return str(entry.holder)
+    watched = [(place, entry) for place, entry in held if entry.holder is None or not entry.holder.is_dead]
     if not watched:
         return None
-    shown = next((str(entry.holder) for entry in watched.values() if entry.holder), "another run")
-    wait = max(places[number].gone_seconds for number in watched)
+    shown = next((str(entry.holder) for _, entry in watched if entry.holder), "another run")
+    wait = max(place.gone_seconds for place, _ in watched)
     say(f"held by {shown}; watching for up to {wait:g} s to see whether it is alive")
+    return _next_sign(watched, wait)
+
+
+def _next_sign(watched: list[tuple[LeasePlace, LeaseEntry]], wait: float) -> str | None:
+    """Return the first holder that writes its lease within `wait` seconds; None if none does, or all leases become free."""
     end = time.monotonic() + wait
-    while time.monotonic() < end:
+    while watched and time.monotonic() < end:
         time.sleep(min(LOOK_SECONDS, wait / 4))
-        for number, entry in list(watched.items()):
-            now = places[number].read()
-            if now is None or now.is_free:
-                del watched[number]
-            elif now.data != entry.data:
-                return str(now.holder or entry.holder or "another run")
-        if not watched:
-            break
+        left = []
+        for place, entry in watched:
+            now = place.read()
+            if now is not None and not now.is_free:
+                if now.data != entry.data:
+                    return str(now.holder or entry.holder or "another run")
+                left.append((place, entry))
+        watched = left
     return None
 
 

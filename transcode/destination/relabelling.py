@@ -192,15 +192,7 @@ def _rows_of_units(
         if number in faults:
             continue
         try:
-            by_path = path or id_ is None
-            cut = places.cut(cells) if places.names and by_path else None
-            units = _units_of(path, cut, base, known) if by_path else []
-            if id_ is not None:
-                units = _unit_of_id(str(id_), units, ids)
-            if not units:
-                shown = f"{path!r}{f', {cut},' if cut is not None else ''}" if id_ is None else repr(id_)
-                raise ValueError(f"{shown} is not a video of {root}{_suggest(str(id_), ids)}")
-            for unit in units:
+            for unit in _units_of_row(path, id_, cells, places, base, known, ids, root):
                 other = next((row for row in rows[unit] if any(_differ(c[row], c[number]) for c in values)), None)
                 if other is not None:
                     raise ValueError(f"{unit} has other labels in row {other + 1}")
@@ -232,6 +224,28 @@ def _read_cuts(root: Path) -> dict[str, list[_KnownCut]]:
     for units in cuts.values():
         units.sort(key=attrgetter("begins"))
     return cuts
+
+
+def _units_of_row(
+    path: Any,
+    id_: Any,
+    cells: tuple[Any, ...],
+    places: CutColumns,
+    base: str,
+    known: Mapping[str, list[_KnownCut]],
+    ids: Collection[str],
+    root: Path,
+) -> list[str]:
+    """Return the ids of the units that a row of a table is about. Raises ValueError if there are none."""
+    by_path = path or id_ is None
+    cut = places.cut(cells) if places.names and by_path else None
+    units = _units_of(path, cut, base, known) if by_path else []
+    if id_ is not None:
+        units = _unit_of_id(str(id_), units, ids)
+    if not units:
+        shown = f"{path!r}{f', {cut},' if cut is not None else ''}" if id_ is None else repr(id_)
+        raise ValueError(f"{shown} is not a video of {root}{_suggest(str(id_), ids)}")
+    return units
 
 
 def _units_of(path: Any, cut: Cut | None, base: str, known: Mapping[str, list[_KnownCut]]) -> list[str]:

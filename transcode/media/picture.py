@@ -74,21 +74,14 @@ class Shape:
     def build(
         source: SourcePicture, scale: Scale, like: OutputRoom | None, warnings: list[Remark], *, keeps_odd: bool = False
     ) -> Shape:
-        stored, turned = source.size, source.orientation.transpose
-        ratio = source.sample_aspect_ratio
-        if not Fraction(1, 20) <= ratio <= 20:
-            warnings.append(Remark("pixel_shape_ignored", f"sample aspect ratio {ratio} is implausible; 1:1 was used"))
-            ratio = Fraction(1)
-        width, height = Fraction(stored.width) * ratio, Fraction(stored.height)
-        if turned:
-            width, height = height, width
+        turned = source.orientation.transpose
+        width, height = _displayed_size(source, warnings)
 
         target = like.size if like else scale.size
         if target is None:
             return Shape._build_by_short_side(source, scale, width, height, warnings, keeps_odd=keeps_odd)
         fit = scale.fit if scale.size else "pad"
-        zoom = {"pad": min, "crop": max, "stretch": min}[fit](target.width / width, target.height / height)
-        grows = zoom > 1 if fit != "stretch" else target.width > width or target.height > height
+        zoom, grows = _zoom(fit, target, width, height)
         stays = like is None and grows and not scale.upscale
         if stays and fit != "pad":
             raise PictureError(
@@ -99,11 +92,7 @@ class Shape:
             warnings.append(Remark("not_enlarged", f"smaller than {target}, and not enlarged without --upscale"))
         if like is not None and fit == "pad":
             zoom = min(zoom, max(Fraction(1), min(like.room.width / width, like.room.height / height)))
-        inner = target
-        if fit == "pad":
-            inner = FrameSize(min(target.width, _even(width * zoom)), min(target.height, _even(height * zoom)))
-        elif fit == "crop":
-            inner = FrameSize(max(target.width, _even(width * zoom)), max(target.height, _even(height * zoom)))
+        inner = _inner_size(fit, target, _even(width * zoom), _even(height * zoom))
         room = like.room if like else inner if stays else target
         if like is not None and max(abs(inner.width - room.width), abs(inner.height - room.height)) <= ROUNDING:
             inner = room
@@ -349,18 +338,29 @@ class _Chain:
         if orientation.transpose:
             self.size = _swap(self.size)
 
+    def _scaled_colour(self, colour_out: Colour, *, tone_map: bool) -> Colour:
+        """Return the colours after scaling, which keeps matrix and range where a JPEG needs others: swscale's own conversion
+        is off by up to two levels.
+        """
+        if tone_map:
+            return replace(colour_out, matrix=BT709, full_range=False) if self._is_jpeg else colour_out
+        if not self._yuv_in:
+            return colour_out
+        if self._is_jpeg:
+            keeps = not alike(self.colour, colour_out)
+            return (
+                replace(colour_out, matrix=self.colour.matrix, full_range=self.colour.full_range)
+                if keeps
+                else colour_out
+            )
+        return replace(colour_out, matrix=self.colour.matrix) if self._can_convert(colour_out) else colour_out
+
     def scale(self, size: FrameSize, colour_out: Colour, *, tone_map: bool) -> None:
         """Scale to the size, pixel format and colours of the output."""
-        # Scaling keeps matrix and range where a JPEG needs others: swscale's own conversion is off by up to two levels.
-        colour, picture = colour_out, self._pixel_format
-        if self._is_jpeg:
-            picture = "yuvj444p" if self._pixel_format == "yuvj444p" else "yuvj420p"
-            if self._yuv_in and not tone_map and not alike(self.colour, colour_out):
-                colour = replace(colour_out, matrix=self.colour.matrix, full_range=self.colour.full_range)
-            elif tone_map:
-                colour = replace(colour_out, matrix=BT709, full_range=False)
-        elif self._yuv_in and not tone_map and self._can_convert(colour_out):
-            colour = replace(colour_out, matrix=self.colour.matrix)
+        colour = self._scaled_colour(colour_out, tone_map=tone_map)
+        picture = self._pixel_format
+        if self._is_jpeg and picture != "yuvj444p":
+            picture = "yuvj420p"
         converts = not alike(colour, colour_out)
         if converts:
             picture = picture.replace("yuvj", "yuv")
@@ -468,6 +468,30 @@ def _plain_format(pixel_format: str, *, turned: bool) -> str:
     bits = _bits(pixel_format)
     depth = "" if bits <= 8 else f"{10 if bits <= 10 else 12 if bits <= 12 else 16}le"
     return f"yuv{'444' if turned else '411' if chroma == 16 else '422'}p{depth}"
+
+
+def _displayed_size(source: SourcePicture, warnings: list[Remark]) -> tuple[Fraction, Fraction]:
+    """Return width and height of a source as it is shown: upright, with square pixels."""
+    ratio = source.sample_aspect_ratio
+    if not Fraction(1, 20) <= ratio <= 20:
+        warnings.append(Remark("pixel_shape_ignored", f"sample aspect ratio {ratio} is implausible; 1:1 was used"))
+        ratio = Fraction(1)
+    width, height = Fraction(source.size.width) * ratio, Fraction(source.size.height)
+    return (height, width) if source.orientation.transpose else (width, height)
+
+
+def _zoom(fit: str, target: FrameSize, width: Fraction, height: Fraction) -> tuple[Fraction, bool]:
+    """Return by how much a picture of width x height is scaled, and whether it becomes larger in any direction."""
+    both = target.width / width, target.height / height
+    return (max(both) if fit == "crop" else min(both)), (min(both) if fit == "pad" else max(both)) > 1
+
+
+def _inner_size(fit: str, target: FrameSize, width: int, height: int) -> FrameSize:
+    """Return the size of a picture of width x height within its target: padded, cropped, or stretched to it."""
+    if fit == "stretch":
+        return target
+    bound = min if fit == "pad" else max
+    return FrameSize(bound(target.width, width), bound(target.height, height))
 
 
 def _swap(size: FrameSize) -> FrameSize:

@@ -458,20 +458,25 @@ def _nothing_found(ignored: list[tuple[str, str]]) -> str:
     if skipped := [reason.removeprefix(SKIPPED) for _, reason in ignored if reason.startswith(SKIPPED)]:
         return f"no row left: {count_of(len(skipped), 'row')} skipped as --on-bad-row skip asks; {skipped[0]}"
     if left_out := [path for path, reason in ignored if reason in ("not included", "excluded")]:
-        counts = Counter(os.path.splitext(path)[1].lower() or "none" for path in left_out)
-        there = ", ".join(f"{one_line(suffix)} ({count})" for suffix, count in counts.most_common(10))
-        return f"no video left: --include and --exclude, globs such as '*.mp4', leave out all files: {there}"
+        return (
+            f"no video left: --include and --exclude, globs such as '*.mp4', leave out all files: {_suffixes(left_out)}"
+        )
     if pictures := {os.path.dirname(path) for path, reason in ignored if reason == PICTURE}:
         return (
             f"no video found, but numbered pictures in {count_of(len(pictures), 'folder')}; --source-fps R makes a video of each "
             "folder, at R pictures a second"
         )
     unknown = [path for path, reason in ignored if reason == "unknown extension"]
-    suffixes = Counter(os.path.splitext(path)[1].lower() or "none" for path in unknown)
-    seen = ", ".join(f"{one_line(suffix)} ({count})" for suffix, count in suffixes.most_common(10))
-    return f"no video found; {len(ignored)} ignored, unknown extensions: {seen or 'none'}; " + (
-        EXPORTED if RECORDINGS & suffixes.keys() else "a table can name videos of any extension"
+    are_recordings = not RECORDINGS.isdisjoint(os.path.splitext(path)[1].lower() for path in unknown)
+    return f"no video found; {len(ignored)} ignored, unknown extensions: {_suffixes(unknown) or 'none'}; " + (
+        EXPORTED if are_recordings else "a table can name videos of any extension"
     )
+
+
+def _suffixes(paths: Sequence[str]) -> str:
+    """Return the most frequent suffixes of files, with their numbers."""
+    counts = Counter(os.path.splitext(path)[1].lower() or "none" for path in paths)
+    return ", ".join(f"{one_line(suffix)} ({count})" for suffix, count in counts.most_common(10))
 
 
 def _globs(patterns: Sequence[str]) -> re.Pattern[str] | None:

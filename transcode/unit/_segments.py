@@ -21,7 +21,7 @@ from av.video.stream import VideoStream
 
 from vidprep.formats.errors import VerifyError
 from vidprep.formats.model import Cut, OutputFormat, rescale
-from vidprep.formats.moments import MAX_OFFSET_TICKS, OutputClock, file_time_base, is_variable
+from vidprep.formats.moments import MAX_OFFSET_TICKS, OutputClock, Window, file_time_base, is_variable
 from vidprep.formats.profiles import CODECS
 from vidprep.formats.video.seek import survey_of
 from vidprep.formats.video.source import Source, open_video
@@ -36,6 +36,26 @@ from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.unit.job import MadeSegment, Segment, Split
 
 USUAL_RATE = Fraction(25)
+
+
+def _ticks_of(window: Window, shown: Sequence[int]) -> tuple[int, Sequence[int]]:
+    """Return the number of the first frame that a window needs, and the times of those that it shows."""
+    before = 0 if window.is_whole else bisect_left(shown, window.first_needed(shown))
+    end = next((n for n in range(before, len(shown)) if window.is_past(shown[n], n)), len(shown))
+    return before, shown[before:end]
+
+
+def _why_whole(
+    source: Source, settings: RunSettings, clock: OutputClock | None, ticks: Sequence[int], *, is_held: bool
+) -> str | None:
+    """Return why frames at these times cannot be made in segments; None if they can."""
+    if any(one == other for one, other in pairwise(ticks)):
+        return "frames share a timestamp"
+    if clock is not None:
+        return None
+    if is_held:
+        return "its first picture is on screen before it begins"
+    return _unfit(ticks, source.info.time_base, settings.video.encoder.container_name)
 
 
 def segments_of(source: Source, settings: RunSettings, cut: Cut, seconds: float) -> Split:
@@ -54,32 +74,21 @@ def segments_of(source: Source, settings: RunSettings, cut: Cut, seconds: float)
     shown = survey.shown
     if not shown or len(shown) > settings.limits.max_frames:
         return Split()
-    base = source.info.time_base
     window = window.count_from(survey.origin_pts)
-    before = 0 if window.is_whole else bisect_left(shown, window.first_needed(shown))
-    number = next((n for n in range(before, len(shown)) if window.is_past(shown[n], n)), len(shown))
-    ticks = shown[before:number]
+    before, ticks = _ticks_of(window, shown)
     if not ticks:
         return Split()
     is_held = window.is_before(ticks[0], before)
-    opening = window.opening(ticks[0], is_held=is_held)
-    steps = {other - one for one, other in pairwise(ticks)}
-    if 0 in steps:
-        return Split(why_not="frames share a timestamp")
-    if is_held and clock is None:
-        return Split(why_not="its first picture is on screen before it begins")
-    if clock is None and (why := _unfit(ticks, base, settings.video.encoder.container_name)):
+    if why := _why_whole(source, settings, clock, ticks, is_held=is_held):
         return Split(why_not=why)
-
+    opening = window.opening(ticks[0], is_held=is_held)
     rate = clock.rate if clock else source.info.frame_rate or USUAL_RATE
     length = _segment_frames(seconds, rate, settings.video.encoder.gop)
-    starts = _starts(ticks, survey.keyframes, steps, base, opening, clock, settings, length)
-    if starts is None:
-        return Split()  # making the whole refuses it
+    starts = _starts(ticks, survey.keyframes, source.info.time_base, opening, clock, settings, length)
+    if starts is None or len(starts[0]) == 1:  # None: making the whole refuses it
+        return Split()
     firsts, sources = starts
     last = len(firsts) - 1
-    if not last:
-        return Split()
     segments = (
         Segment(
             index=index,
@@ -102,7 +111,6 @@ def segments_of(source: Source, settings: RunSettings, cut: Cut, seconds: float)
 def _starts(
     ticks: Sequence[int],
     keyframes: Sequence[int],
-    steps: set[int],
     base: Fraction,
     opening: Fraction,
     clock: OutputClock | None,
@@ -125,7 +133,8 @@ def _starts(
         return clock.first_output((tick - opening) * base)
 
     limit = settings.limits.max_frames
-    if due(ticks[-1]) > limit or max(steps, default=0) * base * clock.rate > most_repeats(limit):
+    longest = max((other - one for one, other in pairwise(ticks)), default=0)
+    if due(ticks[-1]) > limit or longest * base * clock.rate > most_repeats(limit):
         return None
     # The last frame may end before its output frame is displayed: its end decides.
     firsts = _cuts(max(1, due(ticks[-1])), length, gop, [due(tick) for tick in inside])

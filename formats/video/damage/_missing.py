@@ -95,6 +95,21 @@ class MissingPackets:
             if packet.is_keyframe and place.keyframe is None:
                 place.keyframe = number
 
+    def _steps(self) -> tuple[float, list[int], dict[int, int]]:
+        """Return the mean step between frames, the steps near it, and how many packets are missing in each longer step."""
+        usual = max(self._counts, key=self._counts.__getitem__)
+        regular = [step for step in self._counts if abs(step - usual) <= ROUNDING_TICKS]
+        mean = sum(step * self._counts[step] for step in regular) / sum(map(self._counts.__getitem__, regular))
+        return (
+            mean,
+            regular,
+            {
+                step: round(step / mean) - 1
+                for step in self._counts
+                if 3 * usual < 2 * step <= 2 * REORDER_FRAMES * usual
+            },
+        )
+
     def describe(self, *, read_to_end: bool) -> tuple[str | None, str | None]:
         """Return what is damaged by missing packets, and what else is missing; None for nothing. Call it when reading ends.
 
@@ -107,16 +122,10 @@ class MissingPackets:
             self._show(heapq.heappop(self._waiting))
         if not self._counts or not self._is_timed or len(self._places) > MOST_STEPS:
             return self._lost_elsewhere([]), None
-        usual = max(self._counts, key=self._counts.__getitem__)
-        regular = [step for step in self._counts if abs(step - usual) <= ROUNDING_TICKS]
-        mean = sum(step * self._counts[step] for step in regular) / sum(map(self._counts.__getitem__, regular))
-        longer = {
-            step: round(step / mean) - 1 for step in self._counts if 3 * usual < 2 * step <= 2 * REORDER_FRAMES * usual
-        }
-        lost = [(longer[step], place) for step in longer for place in self._places[step] if place.is_loss]
-        others = [(longer[step], place) for step in longer for place in self._places[step] if not place.is_loss]
-        if not self._is_regular(mean, regular, list(longer)):
-            others = []
+        mean, regular, longer = self._steps()
+        gaps = [(longer[step], place) for step in longer for place in self._places[step]]
+        lost = [gap for gap in gaps if gap[1].is_loss]
+        others = [gap for gap in gaps if not gap[1].is_loss] if self._is_regular(mean, regular, list(longer)) else []
         missing = _describe(others, self._num_frames, None if self._tells_losses else "may be")
         return _describe(lost, self._num_frames, "are") or self._lost_elsewhere(longer), missing
 
