@@ -39,7 +39,7 @@ class _KeptChild(Child):
         super().__init__(giving_up, count=count)
         self._kept, self._is_at_work = kept, False
 
-    def _started(self) -> Process:
+    def _start(self) -> Process:
         return self._kept.take()
 
     def _call(self, *call: Any) -> Any:

@@ -189,3 +189,20 @@ def _mean_delta(
     """Return the mean delta over videos on which both curves have four points and a common range of PSNR."""
     deltas = [delta for id_ in ids if (delta := bd_rate(anchor[id_], test[id_])) is not None]
     return {"mean": statistics.mean(deltas) if deltas else None, "videos": len(deltas)}
+
+
+def common_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return each curve at the common quality: value, size, ratios to PNG and JPEG, read times."""
+    curves, png = summary["at_psnr"]["curves"], summary["png"]
+    jpeg = next((curve["size_bytes"] for curve in curves if curve["curve"] == "jpeg"), None)
+    rows = []
+    for curve in curves:
+        size = curve["size_bytes"]
+        less = {
+            name: other / size if other and size else None
+            for name, other in (("png", png and png["size_bytes"]), ("jpeg", jpeg))
+        }
+        rows.append({**curve, **less})
+    if png:
+        rows.append({"curve": "png", **png, "png": 1.0, "jpeg": jpeg / png["size_bytes"] if jpeg else None})
+    return rows

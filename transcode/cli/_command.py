@@ -141,6 +141,11 @@ class FolderOrUrl(click.Path):
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+BATCH_SIZE = 8  # frames of a sequence, or items of a batch, where reading is timed
+
+
+def ignore(*_: object) -> None:
+    """Accept any arguments and do nothing."""
 
 
 def _print_error(error: Exception) -> None:
@@ -231,6 +236,17 @@ def _command_with(flag: str, parent: click.Context | None) -> str | None:
         command = group.get_command(parent, name)
         if command is not None and any(flag in each.opts for each in command.params):
             return name
+    return None
+
+
+def missing_for_pages() -> str | None:
+    """Return the name of a missing package that pages need; None if all are installed."""
+    try:
+        import itables  # noqa: F401
+        import jinja2  # noqa: F401
+        import plotly  # noqa: F401
+    except ImportError as error:
+        return str(error.name)
     return None
 
 

@@ -15,9 +15,15 @@ from vidprep.formats.errors import DestinationError, MissingError, SettingsError
 from vidprep.formats.option import Option
 from vidprep.formats.storage.local import check_writable
 from vidprep.transcode.choose.bench.places import PATTERNS
-from vidprep.transcode.cli._command import BriefCommand, FolderOrUrl, LocalPath, command_of
-from vidprep.transcode.cli.check import missing_for_pages
-from vidprep.transcode.cli.choose import BATCH_SIZE, ignore
+from vidprep.transcode.cli._command import (
+    BATCH_SIZE,
+    BriefCommand,
+    FolderOrUrl,
+    LocalPath,
+    command_of,
+    ignore,
+    missing_for_pages,
+)
 from vidprep.transcode.settings.parse import check_types
 
 # Title, width, and priority: in a narrow terminal, columns with the highest number are dropped first.
@@ -243,7 +249,7 @@ def _cell_line(row: dict[str, Any]) -> str:
 
 
 def _format_row(row: dict[str, Any]) -> str:
-    from vidprep.transcode.pages.bench_section import place_name
+    from vidprep.transcode.choose.bench.places import place_name
 
     return printable(place_name(row))
 

@@ -1,4 +1,4 @@
-"""Commands that inspect destinations and machines: `show`, `validate`, `index`, `report`, `monitor` and `doctor`."""
+"""Commands that inspect destinations and machines: `show`, `validate`, `index` and `doctor`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import partial
@@ -22,7 +22,7 @@ from vidprep.formats.manifest.table import manifest_paths, manifest_rows
 from vidprep.formats.option import Option, options_of
 from vidprep.formats.storage.local import check_writable
 from vidprep.formats.storage.untrusted import ArrowStream
-from vidprep.transcode.cli._command import Command, FolderOrUrl, LocalPath, Viewer, command_of
+from vidprep.transcode.cli._command import Command, FolderOrUrl, LocalPath, command_of, missing_for_pages
 from vidprep.transcode.destination.run_file import made_by_run
 from vidprep.transcode.settings.keyword_types import ValidateKeywords
 from vidprep.transcode.settings.parse import check_types
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from vidprep.transcode.check.doctor import Finding
     from vidprep.transcode.check.indexing import Indexed
     from vidprep.transcode.check.validate import ValidationReport
-    from vidprep.transcode.pages.report import ReportFiles
     from vidprep.transcode.settings.run import RunSettings
     from vidprep.transcode.sources.unit import Unit
 
@@ -459,109 +458,6 @@ def index_command(folder: Path, quiet: bool = False, **given: Any) -> None:
     parts += [f"{len(done.unreadable)} cannot be read"] if done.unreadable else []
     click.echo(f"vidprep: {', '.join(parts)}", err=True)
     sys.exit(1 if done.unreadable else 0)
-
-
-def missing_for_pages() -> str | None:
-    """Return the name of a missing package that pages need; None if all are installed."""
-    try:
-        import itables  # noqa: F401
-        import jinja2  # noqa: F401
-        import plotly  # noqa: F401
-    except ImportError as error:
-        return str(error.name)
-    return None
-
-
-@check_types()
-def report(
-    destinations: str | Path | Sequence[str | Path],
-    *,
-    out: Annotated[
-        str | Path | None, Option("Folder for the report. Default: the first DST.", "FOLDER", path="folder")
-    ] = None,
-    title: Annotated[str, Option("The heading of the page.", "TEXT")] = "vidprep report",
-    worst: Annotated[int, Option("Number of worst frames shown per DST.", "N", least=0)] = 6,
-    jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
-    progress: bool = False,
-) -> ReportFiles:
-    """Write report.html, report.md and report.json about destinations of runs and results of `sweep`, side by side.
-
-    Args:
-        destinations: One folder or URL, or several.
-        progress: Show a progress bar on stderr.
-
-    Returns:
-        ReportFiles, the paths of the three files.
-
-    Raises:
-        MissingError: `vidprep[report]` is not installed.
-        SettingsError: A value is not allowed.
-        StoreError, ManifestError: A destination cannot be read.
-        KeyboardInterrupt: The call was interrupted; nothing was written.
-    """
-    from contextlib import ExitStack
-    from datetime import datetime
-
-    from vidprep.transcode.run.progress import bar
-    from vidprep.transcode.settings.parse import parse_place
-    from vidprep.transcode.sources.scratch import local_folder
-    from vidprep.transcode.workers.local import default_jobs
-
-    if (missing := missing_for_pages()) is not None:
-        raise MissingError(f"a report needs {missing}: pip install 'vidprep[report]'")
-    try:
-        from vidprep.transcode.pages.report import write_report
-    except ModuleNotFoundError as error:
-        raise MissingError(f"a report needs {error.name}: pip install 'vidprep[report]'") from error
-    places = [parse_place(each) for each in ([destinations] if isinstance(destinations, str | Path) else destinations)]
-    if not places:
-        raise SettingsError("give one destination or more")
-    folder = places[0] if out is None else Path(out)
-    if isinstance(folder, str):
-        raise SettingsError(f"{folder}: nothing is written behind a URL; give <out>", out="FOLDER")
-    check_writable(folder, "give --out another folder")
-    with ExitStack() as copies, bar(is_shown=progress) as shown:
-        paths = [copies.enter_context(local_folder(place)) for place in places]
-        return write_report(
-            paths,
-            folder,
-            title=title,
-            created=f"{datetime.now():%Y-%m-%d %H:%M}",
-            jobs=jobs or default_jobs(),
-            strips=worst,
-            on_start=shown.reset,
-            on_still=shown.update,
-            names=dict(zip(map(str, paths), map(str, places), strict=True)),
-        )
-
-
-@command_of(report, click.argument("paths", metavar="DST…", type=FolderOrUrl(), nargs=-1, required=True))
-def report_command(paths: tuple[Path | str, ...], quiet: bool = False, **given: Any) -> None:
-    """Make a report of one or more destinations, side by side: sizes, PSNR and SSIM, worst frames, failures, settings.
-
-    Writes report.html (one file, no network), report.md and report.json; prints the path of the page on stdout.
-    """
-    click.echo(report(paths, progress=not quiet, **given).html)
-
-
-@click.command("monitor", cls=Viewer)
-@click.argument("paths", metavar="FILE…", type=LocalPath(dir_okay=False), nargs=-1, required=True)
-@click.option("--once", is_flag=True, help="Show the current state, and exit.")
-def monitor_command(paths: tuple[Path, ...], once: bool = False) -> None:
-    """Show runs live (rates, time left, running, failed and slowest videos) and loaders (waiting times, ready
-    batches).
-
-    FILE is written by runs with --events and by loaders with events=: one file for all of them or one each, or a
-    named pipe. It may be on another machine's disk. The command ends when all runs have ended and all loaders are
-    closed.
-    """
-    try:
-        from rich.console import Console
-
-        from vidprep.transcode.pages.live import monitor as show
-    except ModuleNotFoundError as error:
-        raise MissingError(f"vidprep monitor needs {error.name}: pip install 'vidprep[monitor]'") from error
-    show(paths, Console(), once=once)
 
 
 @check_types()

@@ -16,8 +16,7 @@ import click
 from vidprep.formats.errors import MissingError, SettingsError, count_of, format_bytes, printable
 from vidprep.formats.option import Option, options_of
 from vidprep.formats.profiles import CODECS
-from vidprep.transcode.cli._command import LocalPath, command_of
-from vidprep.transcode.cli.check import missing_for_pages, report
+from vidprep.transcode.cli._command import BATCH_SIZE, LocalPath, command_of, ignore, missing_for_pages
 from vidprep.transcode.settings.keyword_types import TrialKeywords
 from vidprep.transcode.settings.options import Retime, Target
 from vidprep.transcode.settings.parse import check_types, parse_by_codec, parse_names, parse_numbers
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from vidprep.transcode.choose.tune import Tuned
     from vidprep.transcode.sources.unit import Unit
 
-BATCH_SIZE = 8
 _SAMPLE_OPTIONS = tuple(chain.from_iterable(map(options_of, SAMPLE)))
 # Key, title, width and decimals of a column.
 COLUMNS = (
@@ -37,10 +35,6 @@ COLUMNS = (
     ("jpeg", "JPEG÷size", 11, 1),
     ("ms_per_frame", "ms/frame", 10, 2),
 )
-
-
-def ignore(*_: object) -> None:
-    """Accept any arguments and do nothing."""
 
 
 def _crfs_of_codecs(written: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -202,12 +196,14 @@ def sweep_command(source: Path, out: Path, quiet: bool = False, **given: Any) ->
     )
     _print_table(summary)
     if absent is None:
+        from vidprep.transcode.cli.pages import report
+
         click.echo(report(out, title="vidprep sweep", worst=0, jobs=given.get("jobs")).html)
 
 
 def _print_table(summary: dict[str, Any]) -> None:
     """Print sizes at equal PSNR."""
-    from vidprep.transcode.pages.sweep_section import common_rows
+    from vidprep.transcode.choose.sweep_tables import common_rows
 
     frames = len(summary["compared_videos"]), summary["num_frames"]
     click.echo(

@@ -15,7 +15,15 @@ import pyarrow.compute as pc
 
 from vidprep.formats.errors import count_of, format_bytes
 from vidprep.transcode.pages._figures import Doubles, FinishedDestination, kind_of, numbers
-from vidprep.transcode.pages._page import (
+from vidprep.transcode.pages._stills import (
+    DIFFERENCE_GAIN,
+    JPEG_QUALITY,
+    ComparedFrame,
+    CompareTask,
+    StillResult,
+    StillTask,
+)
+from vidprep.transcode.pages.page import (
     COLOURS,
     LOG,
     Chart,
@@ -28,14 +36,6 @@ from vidprep.transcode.pages._page import (
     decimals,
     format_percent,
     layout,
-)
-from vidprep.transcode.pages._stills import (
-    DIFFERENCE_GAIN,
-    JPEG_QUALITY,
-    ComparedFrame,
-    CompareTask,
-    StillResult,
-    StillTask,
 )
 
 ROWS_MAX = 500

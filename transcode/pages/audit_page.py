@@ -7,8 +7,7 @@ from pathlib import Path
 
 from vidprep.transcode.audit.audit import FINDINGS_NAME, AuditReport, Form, FormFacts, write_findings
 from vidprep.transcode.audit.dataset import ERROR
-from vidprep.transcode.pages._page import Column, Page, Section, Table, Tile, decimals
-from vidprep.transcode.pages.report import ReportFiles, write_page
+from vidprep.transcode.pages.page import Column, Page, ReportFiles, Section, Table, Tile, decimals, write_page
 
 FINDINGS_SHOWN = 2000
 FORMS = [

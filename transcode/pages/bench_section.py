@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from vidprep.formats.errors import for_json, format_bytes
 from vidprep.formats.storage.local import replacing
-from vidprep.transcode.pages._page import (
+from vidprep.transcode.choose.bench.places import place_name
+from vidprep.transcode.pages.page import (
     COLOURS,
     LOG,
     Chart,
@@ -62,12 +63,6 @@ def bench_page(results: dict[str, Any]) -> Page:
     sections += [_training(results)] if results["training"] else []
     sections += [_advice(results)] if results["advice"] else []
     return Page("vidprep bench", f"{results['machine']} — {results['created']}", sections)
-
-
-def place_name(row: BenchRow) -> str:
-    """Return the name of a store in tables: its folder and what it holds."""
-    name = Path(row["store"]).name
-    return name if name == row["holds"] else f"{name} ({row['holds']})"
 
 
 def select_timed(results: dict[str, Any]) -> list[BenchRow]:

@@ -7,10 +7,11 @@ the size as PNG and JPEG, by child processes with a deadline (_stills.py).
 from __future__ import annotations
 
 import functools
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from importlib import import_module
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,13 +19,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from vidprep.formats.errors import SettingsError, StoreError, for_json
+from vidprep.formats.errors import SettingsError, for_json
 from vidprep.formats.model import Cut
-from vidprep.formats.storage.local import replacing
-from vidprep.formats.storage.untrusted import read_json
-from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT
 from vidprep.transcode.pages._figures import FinishedDestination, figures, open_destination, pixels
-from vidprep.transcode.pages._page import Page, Section, render_html, render_markdown
 from vidprep.transcode.pages._run_section import run_sections
 from vidprep.transcode.pages._stills import (
     JPEG_QUALITY,
@@ -35,7 +32,7 @@ from vidprep.transcode.pages._stills import (
     StillTask,
     take_in,
 )
-from vidprep.transcode.pages.sweep_section import sweep_sections
+from vidprep.transcode.pages.page import Page, ReportFiles, Section, write_page
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit, choose
 from vidprep.transcode.workers.local import LocalPool
@@ -45,19 +42,8 @@ DRAWN = 3  # random frames of each destination
 SAMPLED_VIDEOS = 12
 
 
-@dataclass(frozen=True, slots=True)
-class ReportFiles:
-    """Paths of the files that `report` wrote.
-
-    Attributes:
-        html: report.html
-        markdown: report.md
-        json: report.json
-    """
-
-    html: Path
-    markdown: Path
-    json: Path
+# Modules with sections of folders that no run made.
+OTHER_SECTIONS = ("sweep_section",)
 
 
 def write_report(
@@ -95,11 +81,13 @@ def write_report(
     if len({path.resolve() for path in paths}) < len(paths):
         raise SettingsError("a destination was given twice")
     shown_as = {path: names.get(str(path), str(path)) for path in paths}
-    sweeps = {shown_as[path]: _summary(path) for path in paths if (path / SUMMARY_NAME).is_file()}
+    modules = [import_module(f"vidprep.transcode.pages.{name}") for name in OTHER_SECTIONS]
+    sections, all_figures, sweeps = list[Section](), [], dict[str, Any]()
+    for path, module in product(paths, modules):
+        if (summary := module.summary_in(path)) is not None:
+            sweeps[shown_as[path]] = summary
+            sections += module.sections_of(summary, shown_as[path], several=len(paths) > 1)
     runs = [open_destination(path, shown_as[path]) for path in paths if shown_as[path] not in sweeps]
-    sections, all_figures = [], []
-    for path, summary in sweeps.items():
-        sections += _sections_of_sweep(summary, path, several=len(paths) > 1)
     if runs:
         all_figures = [figures(destination) for destination in runs]
         worst = [_worst(destination, strips) for destination in runs]
@@ -114,46 +102,6 @@ def write_report(
     page = Page(title, f"{' · '.join(shown_as.values())} — {created}", sections)
     known = {"format": "vidprep report 1", "created": created, "destinations": for_json(all_figures), "sweeps": sweeps}
     return write_page(page, out, known)
-
-
-def write_page(page: Page, out: Path, known: dict[str, Any]) -> ReportFiles:
-    """Write a page as HTML, Markdown and JSON.
-
-    Args:
-        page: The page.
-        out: The output folder.
-        known: Content of report.json.
-    """
-    written = ReportFiles(out / "report.html", out / "report.md", out / "report.json")
-    texts = {
-        written.html: render_html(page),
-        written.markdown: render_markdown(page),
-        written.json: json.dumps(known, indent=1),
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    for path, text in texts.items():
-        with replacing(path) as file:
-            file.write(text.encode())
-    return written
-
-
-def _summary(path: Path) -> dict[str, Any]:
-    try:
-        summary = read_json(path / SUMMARY_NAME)
-        if summary["format"] == SWEEP_FORMAT:
-            return summary
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"cannot be read: {error}; sweep again", path=path / SUMMARY_NAME) from error
-    raise StoreError(f"is {summary['format']}, not {SWEEP_FORMAT}", path=path / SUMMARY_NAME)
-
-
-def _sections_of_sweep(summary: dict[str, Any], path: str, *, several: bool) -> list[Section]:
-    try:
-        return sweep_sections(summary, f": {path}" if several else "")
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise StoreError(
-            f"makes no sense: {type(error).__name__} {error}; sweep again", path=Path(path, SUMMARY_NAME)
-        ) from error
 
 
 def _worst(destination: FinishedDestination, count: int) -> list[CompareTask]:

@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from vidprep.formats.errors import count_of, format_bytes
-from vidprep.transcode.pages._page import (
-    COLOURS,
-    LOG,
-    Chart,
-    Column,
-    Section,
-    Table,
-    Tile,
-    chart_text,
-    decimals,
-    layout,
-)
+from vidprep.formats.errors import StoreError, count_of, format_bytes
+from vidprep.formats.storage.untrusted import read_json
+from vidprep.transcode.choose.sweep_tables import SUMMARY_NAME, SWEEP_FORMAT, common_rows
+from vidprep.transcode.pages.page import COLOURS, LOG, Chart, Column, Section, Table, Tile, chart_text, decimals, layout
 
 ABOVE = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
 ONE, TWO, FOUR = decimals(1), decimals(2), decimals(4)
 
 
 OTHER_SCORES = {"vmaf": "VMAF", "xpsnr_db": "XPSNR, dB"}
+
+
+def summary_in(path: Path) -> dict[str, Any] | None:
+    """Return the results of a sweep in a folder; None if there are none. Raises StoreError."""
+    if not (path / SUMMARY_NAME).is_file():
+        return None
+    try:
+        summary = read_json(path / SUMMARY_NAME)
+        if summary["format"] == SWEEP_FORMAT:
+            return summary
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"cannot be read: {error}; sweep again", path=path / SUMMARY_NAME) from error
+    raise StoreError(f"is {summary['format']}, not {SWEEP_FORMAT}", path=path / SUMMARY_NAME)
+
+
+def sections_of(summary: dict[str, Any], path: str, *, several: bool) -> list[Section]:
+    """Return the sections of a sweep. Raises StoreError."""
+    try:
+        return sweep_sections(summary, f": {path}" if several else "")
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise StoreError(
+            f"makes no sense: {type(error).__name__} {error}; sweep again", path=Path(path, SUMMARY_NAME)
+        ) from error
 
 
 def sweep_sections(summary: dict[str, Any], behind: str = "") -> list[Section]:
@@ -167,23 +182,6 @@ def _bars(summary: dict[str, Any]) -> Chart:
     style = layout("MB", "", yaxis={"autorange": "reversed", "automargin": True})
     caption = f"Size at {at['psnr_y_db']:g} dB; PNG has no loss." if png else f"Size at {at['psnr_y_db']:g} dB."
     return Chart({"data": [bars], "layout": style}, caption)
-
-
-def common_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return each curve at the common quality: value, size, ratios to PNG and JPEG, read times."""
-    curves, png = summary["at_psnr"]["curves"], summary["png"]
-    jpeg = next((curve["size_bytes"] for curve in curves if curve["curve"] == "jpeg"), None)
-    rows = []
-    for curve in curves:
-        size = curve["size_bytes"]
-        less = {
-            name: other / size if other and size else None
-            for name, other in (("png", png and png["size_bytes"]), ("jpeg", jpeg))
-        }
-        rows.append({**curve, **less})
-    if png:
-        rows.append({"curve": "png", **png, "png": 1.0, "jpeg": jpeg / png["size_bytes"] if jpeg else None})
-    return rows
 
 
 def _common_table(summary: dict[str, Any]) -> Table:

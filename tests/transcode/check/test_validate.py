@@ -291,7 +291,7 @@ def test_seeks_are_reported_for_each_loader(made, tmp_path):
 
 def test_a_seek_that_lands_elsewhere_is_a_fault_of_that_loader(made, tmp_path, monkeypatch):
     class Astray(PyAvLoader):
-        def at(self, number: int) -> Any:
+        def seek(self, number: int) -> Any:
             return super().seek(max(0, number - 1))
 
     monkeypatch.setitem(LOADERS, "PyAV", Astray)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vidprep.formats.errors import format_bytes
-from vidprep.transcode.pages._page import (
+from vidprep.transcode.pages.page import (
     MARKDOWN_ROWS,
     Chart,
     Column,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from vidprep.formats import open_store
 from vidprep.formats.errors import MissingError, StoreError, VidprepError
@@ -368,3 +368,9 @@ def list_pictures(folder: Path) -> list[str]:
             raise StoreError("has no number in its name, so its position is not known", path=path)
         pictures.append((int(numbers[-1]), str(path)))
     return [path for _, path in sorted(pictures)]
+
+
+def place_name(row: dict[str, Any]) -> str:
+    """Return the name of a store in tables: its folder and what it holds."""
+    name = Path(row["store"]).name
+    return name if name == row["holds"] else f"{name} ({row['holds']})"

@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from vidprep.formats.errors import MissingError, printable
+from vidprep.formats.storage.local import replacing
 
 MARKDOWN_ROWS = 50
 COLOURS = (
@@ -253,3 +255,39 @@ def layout(x: str, y: str, **more: Any) -> dict[str, Any]:
         | axes
         | more
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFiles:
+    """Paths of the files that `report` wrote.
+
+    Attributes:
+        html: report.html
+        markdown: report.md
+        json: report.json
+    """
+
+    html: Path
+    markdown: Path
+    json: Path
+
+
+def write_page(page: Page, out: Path, known: dict[str, Any]) -> ReportFiles:
+    """Write a page as HTML, Markdown and JSON.
+
+    Args:
+        page: The page.
+        out: The output folder.
+        known: Content of report.json.
+    """
+    written = ReportFiles(out / "report.html", out / "report.md", out / "report.json")
+    texts = {
+        written.html: render_html(page),
+        written.markdown: render_markdown(page),
+        written.json: json.dumps(known, indent=1),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    for path, text in texts.items():
+        with replacing(path) as file:
+            file.write(text.encode())
+    return written
