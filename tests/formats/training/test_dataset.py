@@ -279,7 +279,6 @@ def test_videos_of_two_sizes_are_named(tmp_path):
         ({"crop": 0}, "crop is 0"),
         ({"size": (1, 2, 3)}, "size is"),
         ({"dtype": "int8"}, "dtype is 'int8'"),
-        ({"colour": "bgr"}, "colour is 'bgr'"),
         ({"normalize": True}, "normalize needs dtype"),
         ({"random_crop": True}, "random_crop needs crop"),
         ({"dtype": "float32", "normalize": ((0, 0, 0), (1, 0, 1))}, "no std of 0"),

@@ -160,7 +160,7 @@ class Stream:
     output: OutputFormat
     frames: list[OutputFrame]
 
-    def filtered(self) -> Iterator[FilteredFrame]:
+    def filter(self) -> Iterator[FilteredFrame]:
         for frame in self.frames:
             yield FilteredFrame(frame.frame, frame.pts, frame.duration)
 
