@@ -74,6 +74,7 @@ def robot_of(table: Path, rate: object, out: Path) -> list[tuple[int, float]]:
     return list(zip(shown, (state[0] for state in rows), strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("are_jpegs", [False, True])
 def test_episodes_in_hdf5_become_a_robot_dataset(are_jpegs, tmp_path):
     h5py = needed("h5py")
@@ -93,6 +94,7 @@ def test_episodes_in_hdf5_become_a_robot_dataset(are_jpegs, tmp_path):
     assert found == [(number, number) for number in (*range(20), *range(100, 130))]
 
 
+@pytest.mark.long
 def test_recordings_in_mcap_become_a_robot_dataset(tmp_path):
     """A camera of 30 pictures a second with jitter, and joints at 50 Hz that began earlier."""
     needed("mcap")

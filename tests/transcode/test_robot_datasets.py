@@ -482,6 +482,7 @@ def test_rates_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     assert ran.code == 2 and "whole numbers; give --fps 29" in ran.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [make_robot_dataset, make_old_dataset], ids=["v3.0", "v2.1"])
 def test_a_camera_of_depth_is_copied_as_it_is(make: Any, tmp_path: Path) -> None:
     """8 bits would damage it. The others are made again beside it."""

@@ -55,6 +55,7 @@ def test_an_order_by_runs_has_every_item_once_and_moves_none_far(count, world_si
     assert count < 100 or not np.array_equal(orders[0], orders[1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_trainings_that_are_restarted_see_every_item_once_per_epoch(seed, store_of, monkeypatch):
     monkeypatch.setattr(restarts.loader_module, "RUN_BYTES", restarts.RUN_BYTES)  # which is undone after the test

@@ -76,6 +76,7 @@ def test_a_spawned_process_reads_no_index_of_its_own(copied):
         pickle.loads(pickle.dumps(dataset))  # nothing says that this process will unpickle it
 
 
+@pytest.mark.long
 def test_what_is_sent_to_a_worker_does_not_grow_with_the_dataset(store_of, tmp_path):
     row = next(iter(manifest_rows(store_of("h264"))))
     sizes = []

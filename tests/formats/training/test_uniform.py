@@ -28,6 +28,7 @@ def chosen(sampler: sample_fps, num_frames: int, seconds: float) -> list[int]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("num_frames", "seconds", "frames"),
     [

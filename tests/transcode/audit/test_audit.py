@@ -495,6 +495,7 @@ def whole_folder(root: Path) -> str:
 WHOLE = (whole_lerobot, whole_old_lerobot, whole_tars, whole_videofolder, whole_table, whole_folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", WHOLE, ids=lambda make: make.__name__)
 def test_a_whole_dataset_is_recognised_and_raises_no_alarm(make: Callable[[Path], str], tmp_path: Path) -> None:
     kind = make(tmp_path / "dataset")

@@ -202,6 +202,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.long
 def test_the_numbers_are_those_of_qwens_own_reader(clips: Path, sampled: Path, tmp_path: Path) -> None:
     real = [path for name in TEN_CLIPS if (path := SHARED_MEDIA / name).exists()]
     ours = dict(numbers_in(sampled))
@@ -241,6 +242,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.long
 def test_the_sizes_are_those_of_qwens_smart_resize() -> None:
     found = qwen(SIZES)
     assert len(found) == 1000
@@ -265,6 +267,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.long
 def test_the_list_is_read_by_qwens_loader(clips: Path, tmp_path: Path) -> None:
     """It rounds sizes of pictures in a list to multiples of 56."""
     out = tmp_path / "ready"

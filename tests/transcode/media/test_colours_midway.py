@@ -61,6 +61,7 @@ def test_a_range_that_changes_midway_keeps_the_colours(first: bool, name: str, c
             assert np.abs(colours(frames[number]) - colours(picture(number))).max() < 4, number
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_first", [True, False])
 def test_hdr_that_begins_or_ends_midway_is_converted_at_10_bits(is_first: bool, cli: Ffmpeg, tmp_path: Path) -> None:
     """It failed with "Invalid argument ... [colorspace]"."""

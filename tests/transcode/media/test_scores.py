@@ -199,6 +199,7 @@ def test_other_models(tmp_path: Path) -> None:
         assert transcode(tmp_path / "src", tmp_path / "out", *asked, verb="validate").code == 0
 
 
+@pytest.mark.long
 @needs_vmaf
 def test_tune_reaches_a_vmaf(tmp_path: Path) -> None:
     make_clip(tmp_path / "src" / "a.mp4", 24, size=(128, 96))
@@ -211,6 +212,7 @@ def test_tune_reaches_a_vmaf(tmp_path: Path) -> None:
     assert all(80 <= each.vmaf_p1 <= each.vmaf for each in tuned.choices)
 
 
+@pytest.mark.long
 @needs_vmaf
 def test_searches_and_sweeps_say_what_gets_no_score(tmp_path: Path) -> None:
     make_clip(tmp_path / "src" / "a.mp4", 6, size=(64, 16))
@@ -253,6 +255,7 @@ def test_sizes_that_models_take() -> None:
     assert not_scored(FrameSize(256, 144), "yuv420p", newer)
 
 
+@pytest.mark.long
 @needs_vmaf
 def test_the_target_is_reached_by_the_coarsest_crf_that_does(tmp_path: Path) -> None:
     """By brute force: every CRF beside the one that was found."""
@@ -281,6 +284,7 @@ def test_frames_without_a_score_are_an_error() -> None:
         QualitySums().report(255)
 
 
+@pytest.mark.long
 @needs_vmaf
 def test_a_sweep_compares_by_vmaf_too(tmp_path: Path) -> None:
     make_clip(tmp_path / "src" / "a.mp4", 30, size=(128, 96))
