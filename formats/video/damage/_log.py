@@ -77,6 +77,7 @@ HARMLESS = re.compile(
             GUESSED_DURATION,
             r"duration not set|start time for stream|no (pts|ts) found at",
             r"failed to open codec",
+            r"not on whitelist 'none'",  # of a file that was opened without probing: PyAV holds back repeated messages
             r"could not find codec parameters for stream \d+ \((?!video)",
             r"consider increasing|max_analyze_duration|not enough frames to estimate rate",
             r"misdetection possible",

@@ -50,6 +50,21 @@ def test_zeros_behind_hide_no_picture(suffix: str, count: int, cli: Ffmpeg, tmp_
     assert numbers == list(range(COUNT)) and damage == []
 
 
+def test_a_message_of_another_opening_that_was_held_back_is_no_damage(cli: Ffmpeg, tmp_path: Path) -> None:
+    """PyAV holds back what is repeated, and hands it to whoever listens when the next message comes."""
+    path = made(tmp_path / "a.flv", cli)
+    path.write_bytes(path.read_bytes() + bytes(700))
+    level = av.logging.get_level()
+    av.logging.set_level(av.logging.WARNING)
+    av.logging.set_skip_repeated(True)
+    with av.logging.Capture():
+        for _ in range(2):
+            av.logging.log(av.logging.ERROR, "h264", "Codec (h264) not on whitelist 'none'")
+    av.logging.set_level(level)
+    with av.logging.Capture(local=False):
+        assert shown(path)[1] == []
+
+
 @pytest.mark.parametrize("suffix", [".ts", ".flv", ".mpg", ".mkv"])
 def test_other_bytes_behind_are_a_contradiction(suffix: str, cli: Ffmpeg, tmp_path: Path) -> None:
     path = made(tmp_path / f"a{suffix}", cli)
