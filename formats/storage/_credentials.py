@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vidprep.formats.errors import MissingError
+from vidprep.formats.errors import MissingError, StorageError
 
 # Any of these says where credentials come from; option names are also accepted with the prefix aws_.
 OF_ENVIRONMENT = (
@@ -57,6 +57,7 @@ def add_credentials(url: str, options: Mapping[str, Any]) -> FoundOptions:
 
     Raises:
         MissingError: The credentials of the profile are fetched, and boto3 is not installed.
+        StorageError: They cannot be fetched.
     """
     made, has_credentials = dict(options), True
     protocol = url.partition("://")[0]
@@ -105,12 +106,18 @@ def _read_profile() -> dict[str, Any]:
 
 
 def _provider(profile: str, kind: str) -> Any:
-    """Return a function that fetches the credentials of a profile when obstore needs them. Raises MissingError."""
+    """Return a function that fetches the credentials of a profile when obstore needs them. Raises MissingError, StorageError."""
     try:
         import boto3
+        from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ModuleNotFoundError as error:
         raise MissingError(
             f"profile {profile} of ~/.aws has {kind}, for which {error.name} is needed: pip install boto3"
         ) from error
-    return Boto3CredentialProvider(boto3.Session(profile_name=profile))
+    try:
+        return Boto3CredentialProvider(boto3.Session(profile_name=profile))
+    except (BotoCoreError, ValueError) as error:
+        raise StorageError(
+            f"the credentials of profile {profile} of ~/.aws cannot be fetched by {kind}: {error}"
+        ) from error

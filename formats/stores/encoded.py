@@ -92,7 +92,8 @@ class VideoStore(FrameStore):
         manifests = manifest_paths(self.folder)
         if not manifests:
             raise StoreError(
-                "has no manifest.parquet: a run is in progress or was stopped, or it was lost; run the same command again",
+                "has no manifest.parquet: a run is in progress or was stopped, or it was lost; run the same command again. Of videos that "
+                "vidprep did not make, `vidprep transcode` makes a dataset, and VideoDataset reads a list of the files",
                 path=self.folder,
             )
         has_parts = any(path.name != MANIFEST_NAME for path in manifests)  # of a run that is not merged

@@ -22,7 +22,7 @@ from vidprep.formats.manifest.table import manifest_paths, manifest_rows
 from vidprep.formats.option import Option, options_of
 from vidprep.formats.storage.local import check_writable
 from vidprep.formats.storage.untrusted import ArrowStream
-from vidprep.transcode.cli._command import Command, FolderOrUrl, LocalPath, command_of, missing_for_pages
+from vidprep.transcode.cli._command import BriefCommand, Command, FolderOrUrl, LocalPath, command_of, missing_for_pages
 from vidprep.transcode.destination.run_file import made_by_run
 from vidprep.transcode.settings.keyword_types import ValidateKeywords
 from vidprep.transcode.settings.parse import check_types
@@ -206,7 +206,7 @@ def validate(
         SettingsError: A value is not allowed.
         SourceError: `source` cannot be used.
         MissingError: A program or library is not installed.
-        KeyboardInterrupt: The check was interrupted; the same call continues it.
+        KeyboardInterrupt: The check was interrupted; nothing was written.
     """
     from vidprep.transcode.check.results import VALIDATION_NAME
     from vidprep.transcode.check.validate import ValidateOptions, check_destination
@@ -347,6 +347,7 @@ def _audit(
     click.argument("paths", metavar="[SRC] DST", type=FolderOrUrl(), nargs=-1, required=True),
     flags=[click.option("--json", "as_json", is_flag=True, help="Write one JSON object to stdout instead of lines.")],
     first=("sample", "cross_check", "seek_check", "score", "include", "exclude", "limit", "jobs", "out", "as_json"),
+    cls=BriefCommand,
 )
 def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, as_json: bool = False, **given: Any) -> None:
     """Check a finished destination again, from its bytes: checksums, layout, keyframes, times, every frame decoded.

@@ -90,6 +90,11 @@ def test_credentials_are_fetched_as_a_profile_says(
     clean.setenv("AWS_PROFILE", "training")
     check_same(f"s3://{checked.name}/shards", store_of("shards"))
     assert (tmp_path / "asked").read_text().startswith("asked")
+    (tmp_path / "fetch").write_text("#!/bin/sh\necho signed out >&2\nexit 3\n")
+    with pytest.raises(
+        StoreError, match=r"profile training of ~/\.aws cannot be fetched by credential_process: .*signed"
+    ):
+        open_store(f"s3://{checked.name}/others", cache_dir=tmp_path / "other")
     clean.setitem(sys.modules, "boto3", None)
     with pytest.raises(MissingError, match=r"profile training of ~/\.aws has credential_process, .* pip install boto3"):
         add_credentials(f"s3://{checked.name}/shards", {})
