@@ -42,7 +42,7 @@ class Option:
             keyword's type
         written: The default as a user would write it
         repeated: Whether the flag may be given several times
-        path: "file", "folder" or "any" if the value is a path
+        path: "file", "folder" or "any" if the value is a path; "place" if it may be a URL, too
         only: The single command that has this option
         heading: Heading of its group in `--help`, if it is not the `HEADING` of the dataclass
     """

@@ -17,6 +17,7 @@ from vidprep.formats.manifest.row import ManifestRow, columns_table
 from vidprep.formats.option import Declared, options_of
 from vidprep.transcode.cli._command import Command
 from vidprep.transcode.cli.main import main
+from vidprep.transcode.settings.options import Retime
 from vidprep.transcode.settings.run import SAMPLE, SCORING, SOURCES, options_of_command
 
 ROOT = Path(__file__).parents[1]
@@ -62,6 +63,7 @@ def keyword_types() -> str:
     classes = [
         _class("SourceKeywords", "", sources),
         _class("ValidateKeywords", "SourceKeywords", list(SCORING)),
+        _class("ScanKeywords", "SourceKeywords", list(options_of(Retime))),
         _class("SampleKeywords", "SourceKeywords", sample[len(sources) :]),
         _class("TrialKeywords", "SampleKeywords", list(SCORING)),
         _class("RunKeywords", "SampleKeywords", both[len(sample) :]),

@@ -32,6 +32,7 @@ GUESTS = {
         [r'^    "(report|monitor)": \(', r"^from \.(cli\.pages|pages\.page) import"],
     ),
     "audit": (["transcode/audit", "transcode/pages/audit_page.py"], [r"^from \.audit\.audit import"]),
+    "scan": (["transcode/clips", "transcode/cli/scan.py"], [r'^    "scan": \(', r"^from \.(cli|clips)\.scan import"]),
     "export": (["transcode/export", "transcode/cli/pack.py"], [r'^    "pack": \(', r"^from \.cli\.pack import"]),
 }
 IMPORTS = """

@@ -10,6 +10,8 @@ from .cli.make import burst as burst, transcode as transcode
 from .cli.manage import compact as compact, label as label, merge as merge
 from .cli.pack import Packed as Packed, pack as pack
 from .cli.pages import report as report
+from .cli.scan import scan as scan
+from .clips.scan import ScanSummary as ScanSummary
 from .destination.array_merge import Merged as Merged
 from .destination.outputs import Compacted as Compacted
 from .destination.relabelling import Relabelled as Relabelled

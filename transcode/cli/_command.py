@@ -73,7 +73,7 @@ def _how(each: Declared) -> dict[str, Any]:
     if option.choices:
         how["type"] = Word(tuple(option.choices))
     elif option.path:
-        how["type"] = LocalPath(str, file_okay=option.path != "folder")
+        how["type"] = FolderOrUrl() if option.path == "place" else LocalPath(str, file_okay=option.path != "folder")
     elif not option.parse and kinds & {int, float}:
         how["type"] = Number(float if float in kinds else int)
     is_list = any(get_origin(kind) in (tuple, Sequence, Mapping) for kind in kinds)

@@ -13,6 +13,7 @@ import click
 
 COMMANDS = {
     "transcode": ("make", "Re-encode videos into a verified dataset."),
+    "scan": ("scan", "Find the clips of long videos: shots, windows, facts, duplicates."),
     "burst": ("make", "Store frames as JPEGs in large shards."),
     "show": ("check", "Print outputs, warnings and failures."),
     "validate": ("check", "Check a finished dataset again, from its bytes."),

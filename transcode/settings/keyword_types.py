@@ -16,6 +16,7 @@ class SourceKeywords(TypedDict, total=False):
     split_from_folder: bool
     labels: str | Sequence[str] | None
     on_bad_row: Literal["fail", "skip"]
+    keep: str | None
     split_by: str | Mapping[str, float] | None
     split_group: str | None
     split_seed: int
@@ -25,6 +26,13 @@ class SourceKeywords(TypedDict, total=False):
 class ValidateKeywords(SourceKeywords, total=False):
     score: str | tuple[str, ...]
     vmaf_model: str
+
+
+class ScanKeywords(SourceKeywords, total=False):
+    fps: str | float | Fraction | None
+    cut_origin: Literal["picture", "container"]
+    source_fps: str | float | Fraction | None
+    video_stream: str | int | None
 
 
 class SampleKeywords(SourceKeywords, total=False):

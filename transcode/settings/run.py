@@ -19,6 +19,7 @@ from vidprep.formats.manifest.row import show
 from vidprep.formats.option import Declared, Option, check_options, document, options_of
 from vidprep.formats.storage.base import is_url
 from vidprep.formats.video.options import EncoderOptions
+from vidprep.transcode.settings.keep import check_condition
 from vidprep.transcode.settings.options import Limits, QualityGate, Retime, Sampling, Scale, Target
 from vidprep.transcode.settings.output import FrameOutput, Output, VideoOutput, output_of
 from vidprep.transcode.settings.parse import (
@@ -72,6 +73,7 @@ class SourceOptions:
         split_by: Name and share of each split; shares have a sum of 1
         split_group: Label whose values are never in two splits
         keep_source_suffix: Whether outputs are named x.avi.mp4
+        keep: Condition on the columns of a table; rows for which it does not hold are left out
     """
 
     HEADING: ClassVar[str] = "Sources"
@@ -92,6 +94,14 @@ class SourceOptions:
             "What to do with invalid rows of a table. A missing file always counts as a failed video.", choices=BAD_ROWS
         ),
     ] = "fail"
+    keep: Annotated[
+        str | None,
+        Option(
+            "Take only rows of a table for which this holds, such as \"motion > 0.2 and label in ('run', 'jump')\".",
+            "CONDITION",
+            parse=check_condition,
+        ),
+    ] = None
     split_by: Annotated[
         Mapping[str, Fraction] | None,
         Option(

@@ -31,7 +31,7 @@ from vidprep.transcode.sources._search import Identity, MissingFile, SourceSearc
 from vidprep.transcode.sources.outputs import STATE_DIR, check_outputs
 from vidprep.transcode.sources.robot import episode_table, is_robot_dataset
 from vidprep.transcode.sources.scratch import list_remote
-from vidprep.transcode.sources.table_rows import IN_MEMORY, SKIPPED, read_table
+from vidprep.transcode.sources.table_rows import IN_MEMORY, NOT_KEPT, SKIPPED, read_table
 from vidprep.transcode.sources.tables import (
     READERS,
     STILL_OR_ANIMATED,
@@ -282,7 +282,7 @@ def find_sources(
         progress,
         takes_pictures=takes_pictures,
     )
-    narrowed = (("--limit", options.limit), ("--include", include), ("--exclude", exclude))
+    narrowed = (("--limit", options.limit), ("--include", include), ("--exclude", exclude), ("--keep", options.keep))
     search.why_partial = next((f"{name} leaves out some" for name, value in narrowed if value), None)
     finish = partial(_source_list, search, extension, options)
     reads = partial(
@@ -291,9 +291,10 @@ def find_sources(
         labels=labels,
         label_from_folder=options.label_from_folder,
         skips_bad_rows=options.on_bad_row == "skip",
+        keep=options.keep,
     )
     if isinstance(source, str):
-        _refuse_labels(source, labels)
+        _refuse_of_tables(source, options)
         list_remote(search, source)
         return finish(source, source, is_table=False)
     if in_memory(source):
@@ -308,7 +309,7 @@ def find_sources(
     is_folder = stat.S_ISDIR(status.st_mode)
     is_table = not is_folder and os.path.splitext(path)[1].lower() in READERS
     if not is_table:
-        _refuse_labels(path, labels)
+        _refuse_of_tables(path, options)
     if not is_folder:
         _check_file(path, status, is_table=is_table)
     if not is_table:
@@ -377,9 +378,10 @@ def _table_like(path: str) -> str | None:
     return None
 
 
-def _refuse_labels(path: str, labels: Sequence[str] | None) -> None:
-    if labels is not None:
-        raise SourceError("--labels takes columns of a table, which this is not", path=path)
+def _refuse_of_tables(path: str, options: SourceOptions) -> None:
+    for name, value in (("--labels", options.labels), ("--keep", options.keep)):
+        if value is not None:
+            raise SourceError(f"{name} takes columns of a table, which this is not", path=path)
 
 
 def _source_list(
@@ -457,6 +459,8 @@ EXPORTED = "HDF5, MCAP, ROS bags, RLDS and Zarr hold recordings: export videos, 
 def _nothing_found(ignored: list[tuple[str, str]]) -> str:
     if skipped := [reason.removeprefix(SKIPPED) for _, reason in ignored if reason.startswith(SKIPPED)]:
         return f"no row left: {count_of(len(skipped), 'row')} skipped as --on-bad-row skip asks; {skipped[0]}"
+    if ignored and all(reason == NOT_KEPT for _, reason in ignored):
+        return f"no row left: --keep holds for none of {count_of(len(ignored), 'row')}"
     if left_out := [path for path, reason in ignored if reason in ("not included", "excluded")]:
         return (
             f"no video left: --include and --exclude, globs such as '*.mp4', leave out all files: {_suffixes(left_out)}"

@@ -22,6 +22,7 @@ from vidprep.formats.errors import ReadError, SourceError, VidprepError, count_o
 from vidprep.formats.model import Cut, SourceState
 from vidprep.formats.pictures import PictureSeries, list_pictures
 from vidprep.formats.storage.base import check_no_password, is_url
+from vidprep.transcode.settings.keep import names_in, rows_kept
 from vidprep.transcode.sources._search import SourceSearch, fault_of_file, why_not
 from vidprep.transcode.sources.outputs import IN_SHARDS, fault_of_output
 from vidprep.transcode.sources.scratch import RemoteFiles
@@ -254,6 +255,7 @@ NAMES_OF_PATH = (
     "source",
     "src",
 )
+NOT_KEPT = "left out by --keep"
 NAMES_OF_LABELS = ("label", "split")  # those that training uses
 
 
@@ -268,7 +270,13 @@ def _notes_of_names(labels: Sequence[str]) -> dict[str, str]:
 
 
 def read_table(
-    search: SourceSearch, table: object, *, labels: Sequence[str] | None, label_from_folder: bool, skips_bad_rows: bool
+    search: SourceSearch,
+    table: object,
+    *,
+    labels: Sequence[str] | None,
+    label_from_folder: bool,
+    skips_bad_rows: bool,
+    keep: str | None = None,
 ) -> None:
     """Add each row of a table (a file, or in memory) to a search, as a unit or a problem.
 
@@ -278,8 +286,10 @@ def read_table(
         labels: Columns that are labels; None means all except `path`, `id` and the columns of cuts.
         label_from_folder: Use the parent folder as the label `label`.
         skips_bad_rows: Ignore invalid rows.
+        keep: Condition on the columns, see keep.py.
 
     Raises:
+        SettingsError: A column of the condition is not there, or of another type.
         SourceError: The table is invalid.
     """
     source = read_source_table(table, with_faults=True)
@@ -297,8 +307,11 @@ def read_table(
     search.table = replace(source.select(chosen), notes={**source.select(chosen).notes, **_notes_of_names(chosen)})
     faults = faults_of_columns(search.table)
     rows = zip(*(source.values(name) for name in KEYS), cuts, strict=True)
-    remote = RemoteFiles()
+    remote, left_out = RemoteFiles(), rows_left_out(keep, source, path) if keep is not None else frozenset[int]()
     for number, (given_path, given_id, cells) in enumerate(rows):
+        if number in left_out:
+            search.ignored.append((str(given_path), NOT_KEPT))
+            continue
         try:
             if number in faults:
                 raise ValueError(faults[number])
@@ -312,6 +325,15 @@ def read_table(
         search.ignored += [(path, f"{SKIPPED}{why}") for why in skipped]
     if remote.fault is not None and not remote.answered and not search.units:
         raise remote.fault
+
+
+def rows_left_out(keep: str, source: SourceTable, path: str) -> frozenset[int]:
+    """Return the rows (from 0) for which a condition does not hold. Raises SettingsError."""
+    import numpy as np
+
+    names = names_in(keep) & source.columns.keys()
+    kept = rows_kept(keep, {name: source.array(name) for name in names}, source.num_rows, path)
+    return frozenset(np.flatnonzero(~kept).tolist())
 
 
 def _check_has_paths(found: SourceTable, names: Sequence[str], path: str) -> None:

@@ -43,6 +43,7 @@ NO_PATHS = {
     "split_group",
     "remove",
     "max_memory",
+    "keep",
 }
 PARAMETERS = [
     pytest.param(verb, parameter, id=f"{verb} {parameter.name}")

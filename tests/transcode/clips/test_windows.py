@@ -1,0 +1,107 @@
+"""Clips of exactly N frames at the rate of the output, counted in what `transcode` makes of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import manifest, transcode
+from tests.numbered_pictures import constant, numbers_in, write
+from vidprep.transcode import scan
+from vidprep.transcode.sources.tables import read_source_table
+
+TIMES: dict[str, Callable[[random.Random], list[Fraction]]] = {
+    "25": lambda _rng: constant(100, 25),
+    "29.97": lambda _rng: constant(120, Fraction(30000, 1001)),
+    "variable": lambda rng: (
+        [sum(rng.choices((Fraction(1, 30), Fraction(1, 15)), k=n), Fraction(0)) for n in (0,)] + _steps(rng, 99)
+    ),
+    "late": lambda _rng: [time + Fraction(7, 10) for time in constant(90, 30)],
+    "60": lambda _rng: constant(200, 60),
+}
+
+
+def _steps(rng: random.Random, count: int) -> list[Fraction]:
+    time, times = Fraction(0), []
+    for _ in range(count):
+        time += rng.choice((Fraction(1, 30), Fraction(1, 24), Fraction(1, 15)))
+        times.append(time)
+    return times
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fps", ["12", "10", "24000/1001"])
+def test_every_clip_has_exactly_so_many_frames(tmp_path: Path, fps: str) -> None:
+    rng = random.Random(1)
+    for name, times in TIMES.items():
+        for suffix in (".mp4", ".mkv"):
+            write(tmp_path / "raw" / f"{name}{suffix}", times(rng))
+    done = scan(
+        tmp_path / "raw",
+        tmp_path / "clips.csv",
+        clip_frames=17,
+        clip_step=9,
+        fps=fps,
+        keep_source_suffix=True,
+        rest="overlap",
+    )
+    assert done.clips >= 20
+    assert not done.rest["left_over"]
+    ran = transcode(tmp_path / "clips.csv", tmp_path / "out", "--fps", fps, "--quiet")
+    assert ran.code == 0, ran.err
+    assert {row["num_frames"] for row in manifest(tmp_path / "out").values()} == {17}
+    assert len(manifest(tmp_path / "out")) == done.clips
+
+
+def test_windows_begin_step_frames_after_each_other(tmp_path: Path) -> None:
+    write(tmp_path / "raw/a.mp4", constant(30, 30))
+    scan(tmp_path / "raw", tmp_path / "clips.csv", clip_frames=10, clip_step=4)
+    rows = list(read_source_table(tmp_path / "clips.csv").rows())
+    assert [(row["start_frame"], row["end_frame"]) for row in rows] == [(n, n + 10) for n in range(0, 21, 4)]
+    assert transcode(tmp_path / "clips.csv", tmp_path / "out").code == 0
+    assert numbers_in(tmp_path / "out") == {row["id"]: [*range(row["start_frame"], row["end_frame"])] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("rest", "clips", "left"),
+    [
+        ("drop", [(0, 10), (10, 20)], 6),
+        ("short", [(0, 10), (10, 20), (20, 26)], 0),
+        ("overlap", [(0, 10), (10, 20), (16, 26)], 0),
+    ],
+)
+def test_what_is_left_over(tmp_path: Path, rest: str, clips: list[tuple[int, int]], left: int) -> None:
+    write(tmp_path / "raw/a.mp4", constant(26, 30))
+    done = scan(tmp_path / "raw", tmp_path / "clips.csv", clip_frames=10, rest=rest)
+    rows = read_source_table(tmp_path / "clips.csv").rows()
+    assert [(row["start_frame"], row["end_frame"]) for row in rows] == clips
+    assert done.rest["left_over"] == left
+
+
+def test_a_source_that_is_too_short_is_listed_and_is_no_failure(tmp_path: Path) -> None:
+    write(tmp_path / "raw/long.mp4", constant(26, 30))
+    write(tmp_path / "raw/short.mp4", constant(5, 30))
+    done = scan(tmp_path / "raw", tmp_path / "clips.csv", min_frames=6)
+    assert (done.clips, done.failed, done.without_clips) == (1, {}, 1)
+    assert "short" in (tmp_path / "clips.failed.csv").read_text()
+    ran = transcode(tmp_path / "raw", tmp_path / "other.csv", "--min-frames", "6", verb="scan")
+    assert ran.code == 0
+    assert "1 source too short" in ran.err
+
+
+def test_clips_of_a_part_of_a_source_are_numbered_as_the_source(tmp_path: Path) -> None:
+    write(tmp_path / "raw/a.mp4", constant(60, 30))
+    (tmp_path / "parts.csv").write_text("path,id,start_frame,end_frame,label\nraw/a.mp4,x,15,52,run\n")
+    scan(tmp_path / "parts.csv", tmp_path / "clips.csv", clip_frames=10)
+    rows = list(read_source_table(tmp_path / "clips.csv").rows())
+    assert [(row["start_frame"], row["end_frame"], row["label"]) for row in rows] == [
+        (15, 25, "run"),
+        (25, 35, "run"),
+        (35, 45, "run"),
+    ]
+    assert transcode(tmp_path / "clips.csv", tmp_path / "out").code == 0
+    assert sorted(numbers_in(tmp_path / "out").values()) == [[*range(n, n + 10)] for n in (15, 25, 35)]

@@ -1,0 +1,1 @@
+"""`scan`: long, dirty, repeated videos become a table of clips worth encoding."""
