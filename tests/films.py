@@ -32,6 +32,18 @@ class Film:
     flashes: list[int] = field(default_factory=list)
 
 
+def scene(seed: int, frames: int = 60, *, light: float = 1.0, speed: int = 1) -> Pictures:
+    """Large and small blocks of colour over which the camera moves, `speed` pixels a frame."""
+    width, height = 96, 64
+    rng = np.random.default_rng(seed)
+    wide = np.zeros((height, width * 4, 3))
+    for side, levels in ((32, 150), (8, 60), (4, 25)):
+        blocks = rng.integers(0, levels, (height // side, width * 4 // side, 3))
+        wide += blocks.repeat(side, 0).repeat(side, 1)
+    starts = [number * speed for number in range(frames)]
+    return np.stack([wide[:, start : start + width] * light for start in starts]).astype(np.uint8)
+
+
 def join(path: Path, clips: Mapping[str, Pictures], rng: random.Random, *, is_variable: bool, rate: Fraction) -> Film:
     """Write a film of 6 to 12 shots, of 20 to 120 frames each; no two neighbours are of one clip."""
     film, frames = Film(path), list[Any]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cluster import daemon, free_port, needs_modules
+from tests.films import RATES, join, scene
 from tests.helpers import make_clip, make_clips
 from tests.robots import make_robot_dataset
 from tests.s3 import bucket
@@ -166,6 +168,25 @@ def test_the_page_about_vision_language_models(folder: Path, tmp_path: Path) -> 
     lines = [json.loads(line) for line in (tmp_path / "frames" / "videos.jsonl").read_text().splitlines()]
     assert [line["id"] for line in lines] == ["a/b", "c"]
     assert all((tmp_path / "frames" / name).exists() for line in lines for name in line["video"])
+
+
+@pytest.mark.long
+def test_the_page_about_clips(tmp_path: Path) -> None:
+    needs_modules(["faiss", "pdqhash"], "pip install '.[scan]'")
+    rng = random.Random(1)
+    scenes = {str(seed): scene(seed, 80) for seed in range(6)}
+    for number in range(4):
+        film = tmp_path / "films" / f"{number}.mp4"
+        film.parent.mkdir(exist_ok=True)
+        join(film, scenes, rng, is_variable=number == 3, rate=RATES[number])
+    (tmp_path / "new").mkdir()
+    join(tmp_path / "new" / "0.mp4", {"a": scenes["0"], "b": scene(9, 80)}, rng, is_variable=False, rate=RATES[0])
+    run_blocks("docs/raw-videos-to-clips.md", tmp_path, {})
+    rows = pq.read_table(tmp_path / "ready" / "manifest.parquet").to_pylist()
+    assert len(rows) > 5 and {row["num_frames"] for row in rows} == {17}
+    assert {row["status"] for row in rows} == {"ok"}
+    of_test = pq.read_table(tmp_path / "test.parquet").to_pylist()
+    assert 0 < sum(row["duplicate_of"] is not None for row in of_test) < len(of_test)
 
 
 @pytest.mark.long

@@ -73,7 +73,7 @@ def _how(each: Declared) -> dict[str, Any]:
     if option.choices:
         how["type"] = Word(tuple(option.choices))
     elif option.path:
-        how["type"] = FolderOrUrl() if option.path == "place" else LocalPath(str, file_okay=option.path != "folder")
+        how["type"] = _path_type(option.path)
     elif not option.parse and kinds & {int, float}:
         how["type"] = Number(float if float in kinds else int)
     is_list = any(get_origin(kind) in (tuple, Sequence, Mapping) for kind in kinds)
@@ -86,6 +86,10 @@ def _how(each: Declared) -> dict[str, Any]:
     if default is not MISSING and default not in (None, (), ""):
         how |= {"default": default, "show_default": True}
     return how | {"required": default is MISSING}
+
+
+def _path_type(kind: str) -> click.Path:
+    return FolderOrUrl() if kind == "place" else LocalPath(str, file_okay=kind != "folder")
 
 
 class Word(click.Choice):  # type: ignore[type-arg]  # before click 8.2 it had no parameter

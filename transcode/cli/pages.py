@@ -30,10 +30,11 @@ def report(
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     progress: bool = False,
 ) -> ReportFiles:
-    """Write report.html, report.md and report.json about destinations of runs and results of `sweep`, side by side.
+    """Write report.html, report.md and report.json about destinations of runs and results of `sweep`, side by side, or about a table of
+    clips that `scan` wrote.
 
     Args:
-        destinations: One folder or URL, or several.
+        destinations: One folder or URL, or several; or one table of clips.
         progress: Show a progress bar on stderr.
 
     Returns:
@@ -51,29 +52,37 @@ def report(
     from vidprep.transcode.run.progress import bar
     from vidprep.transcode.settings.parse import parse_place
     from vidprep.transcode.sources.scratch import local_folder
+    from vidprep.transcode.sources.tables import READERS
     from vidprep.transcode.workers.local import default_jobs
 
     if (missing := missing_for_pages()) is not None:
         raise MissingError(f"a report needs {missing}: pip install 'vidprep[report]'")
     try:
+        from vidprep.transcode.pages.clips_page import write_clips
         from vidprep.transcode.pages.report import write_report
     except ModuleNotFoundError as error:
         raise MissingError(f"a report needs {error.name}: pip install 'vidprep[report]'") from error
     places = [parse_place(each) for each in ([destinations] if isinstance(destinations, str | Path) else destinations)]
     if not places:
         raise SettingsError("give one destination or more")
-    folder = places[0] if out is None else Path(out)
+    is_table = len(places) == 1 and Path(places[0]).suffix.lower() in READERS and Path(places[0]).is_file()
+    folder = (Path(places[0]).parent if is_table else places[0]) if out is None else Path(out)
     if isinstance(folder, str):
         raise SettingsError(f"{folder}: nothing is written behind a URL; give <out>", out="FOLDER")
     check_writable(folder, "give --out another folder")
+    about: dict[str, Any] = {
+        "title": title,
+        "created": f"{datetime.now():%Y-%m-%d %H:%M}",
+        "jobs": jobs or default_jobs(),
+    }
     with ExitStack() as copies, bar(is_shown=progress) as shown:
+        if is_table:
+            return write_clips(Path(places[0]), folder, on_start=shown.reset, on_still=shown.update, **about)
         paths = [copies.enter_context(local_folder(place)) for place in places]
         return write_report(
             paths,
             folder,
-            title=title,
-            created=f"{datetime.now():%Y-%m-%d %H:%M}",
-            jobs=jobs or default_jobs(),
+            **about,
             strips=worst,
             on_start=shown.reset,
             on_still=shown.update,
@@ -83,7 +92,8 @@ def report(
 
 @command_of(report, click.argument("paths", metavar="DST…", type=FolderOrUrl(), nargs=-1, required=True))
 def report_command(paths: tuple[Path | str, ...], quiet: bool = False, **given: Any) -> None:
-    """Make a report of one or more destinations, side by side: sizes, PSNR and SSIM, worst frames, failures, settings.
+    """Make a report of one or more destinations, side by side: sizes, PSNR and SSIM, worst frames, failures, settings. Or of a table of
+    clips (`vidprep scan`): pictures of each clip, facts, duplicates.
 
     Writes report.html (one file, no network), report.md and report.json; prints the path of the page on stdout.
     """

@@ -1,8 +1,9 @@
 """Find clips that show the same: copies that were encoded again, scaled, cropped a little, given bars, or cut shorter.
 
-Each clip has PDQ hashes (256 bits, ThreatExchange) of a frame every half second, two of each: of the picture inside black bars, and of
-its middle. Two frames match if a hash of one differs from a hash of the other by at most `DISTANCE` bits. Two clips match if, at one
-offset in time, `SHARE` of the frames that they have in common match, and these are three at least, or `SHARE` of the shorter clip.
+Each clip has PDQ hashes (256 bits, ThreatExchange) of a frame every quarter of a second, two of each: of the picture inside black bars, and
+of its middle. Two frames match if a hash of one differs from a hash of the other by at most `DISTANCE` bits. Two clips match if, at one
+offset in time, `SHARE` of the frames that they have in common match, and these are three at least, or `SHARE` of the shorter clip. Only
+clips of which a frame of each second matches a frame of the other are compared so.
 """
 
 from __future__ import annotations
@@ -11,24 +12,24 @@ import base64
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from vidprep.transcode.clips._measure import LOOK_SECONDS
+from vidprep.transcode.clips._measure import HASH_SECONDS
 
-DISTANCE = 64  # of 256 bits; two pictures that have nothing in common differ by 128, with a standard deviation of 8
-SHARE, LEAST_MATCHES = 0.5, 3
-OFFSET_SECONDS = 0.3  # offsets of the matches of two clips differ by at most this; less than LOOK_SECONDS
+DISTANCE = 72  # of 256 bits; two pictures that have nothing in common differ by 128, with a standard deviation of 8
+SHARE, LEAST_MATCHES = 0.3, 3
+OFFSET_SECONDS = 0.2  # offsets of the matches of two clips differ by at most this; less than HASH_SECONDS
 BYTES = 32
+ASKED = 4  # the first hash of every fourth frame is compared with all hashes
 MIRRORED = np.packbits(np.tile([0, 1], 128))  # a mirrored picture has other signs of the odd columns of PDQ's DCT
-EXACT_SEARCH = 100_000  # hashes that are compared with all others; more are looked up by parts of their bits
-NUM_PARTS, PART_BITS, PART_FLIPS = 16, 16, 1
-QUERIES_AT_ONCE = 65_536
+NUM_BITS = np.array([number.bit_count() for number in range(256)], np.uint8)
+QUERIES_AT_ONCE = 16_384
 
 Numbers = npt.NDArray[np.int64]
+Bits = npt.NDArray[np.uint8]
 
 
 def hashes_text(hashes: Iterable[tuple[float, tuple[bytes, ...]]]) -> str | None:
@@ -61,33 +62,37 @@ class Hashes:
     """Hashes of all clips.
 
     Attributes:
-        bits: (N, 32) the hashes
-        clips: (N,) number of the clip of each
+        bits: (N, 32) the hashes, in the order of clips and times
         seconds: (N,) its time in its clip
+        asked: (Q,) numbers of the hashes that are compared with all others
+        starts: (C + 1,) number of the first hash of each clip
         lengths: (C,) number of frames with hashes of each clip
         durations: (C,) seconds of each clip
     """
 
-    bits: npt.NDArray[np.uint8]
-    clips: npt.NDArray[np.int64]
+    bits: Bits
     seconds: npt.NDArray[np.float64]
-    lengths: npt.NDArray[np.int64]
-    durations: npt.NDArray[np.float64]
+    asked: Numbers
+    starts: Numbers
+    lengths: Sequence[int]
+    durations: Sequence[float]
 
     @classmethod
     def parse(cls, texts: Sequence[str | None], durations: Sequence[float]) -> Hashes:
         """Return the hashes of a column of the table. Raises ValueError for anything else."""
-        clips, seconds, bits = list[int](), list[float](), list[bytes]()
-        for number, text in enumerate(texts):
-            for each in (text or "").split():
+        seconds, asked, starts, lengths, bits = list[float](), list[int](), [0], list[int](), list[bytes]()
+        for text in texts:
+            frames = (text or "").split()
+            for number, each in enumerate(frames):
+                asked += [len(bits)] if number % ASKED == 0 else []
                 time, _, hashes = each.partition(":")
                 for hash_ in hashes.split(","):
-                    clips.append(number)
                     seconds.append(float(time))
                     bits.append(base64.b64decode(hash_ + "="))
-        lengths = [len((text or "").split()) for text in texts]
-        array = np.frombuffer(b"".join(bits), np.uint8).reshape(len(clips), BYTES)
-        return cls(array, np.array(clips, int), np.array(seconds), np.array(lengths, int), np.array(durations, float))
+            starts.append(len(bits))
+            lengths.append(len(frames))
+        array = np.frombuffer(b"".join(bits), np.uint8).reshape(len(bits), BYTES)
+        return cls(array, np.array(seconds), np.array(asked, int), np.array(starts, int), lengths, durations)
 
     def matches(self, *, mirrored: bool = False) -> list[Match]:
         """Return all pairs of clips that match.
@@ -95,58 +100,48 @@ class Hashes:
         Args:
             mirrored: Pictures that are mirrored match, too.
         """
-        found = [self._similar(self.bits)]
-        if mirrored:
-            found.append(self._similar(self.bits ^ MIRRORED))
-        return [match for similar in found for match in self._vote(*similar)]
+        kinds = [np.zeros(BYTES, np.uint8), MIRRORED] if mirrored else [np.zeros(BYTES, np.uint8)]
+        found = (self._compare(*pair, other) for other in kinds for pair in self._similar(other))
+        return [match for match in found if match is not None]
 
-    def _similar(self, queries: npt.NDArray[np.uint8]) -> tuple[Numbers, Numbers, Numbers]:
-        """Return numbers of hashes of two clips that are similar, (M,) and (M,), and how many bits differ, (M,)."""
+    def _similar(self, turned: Bits) -> Iterator[tuple[int, int]]:
+        """Yield pairs of clips of which a hash that is asked is near one of the other."""
         import faiss
 
-        index: Any = faiss.IndexBinaryFlat(8 * BYTES)
-        if len(queries) > EXACT_SEARCH:
-            index = faiss.IndexBinaryMultiHash(8 * BYTES, NUM_PARTS, PART_BITS)
-            index.nflip = PART_FLIPS
+        index = faiss.IndexBinaryFlat(8 * BYTES)
         index.add(np.ascontiguousarray(self.bits))
-        found = [(np.empty(0, int), np.empty(0, int), np.empty(0, int))]
-        for begin in range(0, len(queries), QUERIES_AT_ONCE):
-            block = np.ascontiguousarray(queries[begin : begin + QUERIES_AT_ONCE])
-            limits, distances, places = index.range_search(block, DISTANCE + 1)
-            mine = np.repeat(np.arange(begin, begin + len(block)), np.diff(limits.astype(int)))
-            taken = self.clips[mine] < self.clips[places]
-            found.append((mine[taken], places[taken], distances[taken]))
-        mine, places, distances = map(np.concatenate, zip(*found, strict=True))
-        return mine, places, distances
+        clips = np.repeat(np.arange(len(self.lengths)), np.diff(self.starts))
+        found = [np.empty((0, 2), int)]
+        for begin in range(0, len(self.asked), QUERIES_AT_ONCE):
+            asked = self.asked[begin : begin + QUERIES_AT_ONCE]
+            limits, _, places = index.range_search(np.ascontiguousarray(self.bits[asked] ^ turned), DISTANCE + 1)
+            pairs = np.stack([np.repeat(clips[asked], np.diff(limits.astype(int))), clips[places]], 1)
+            found.append(np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]]), axis=0))
+        yield from np.unique(np.concatenate(found), axis=0).tolist()
 
-    def _vote(self, mine: Numbers, others: Numbers, distances: Numbers) -> Iterator[Match]:
-        """Yield the pairs of clips of which enough hashes match at one offset."""
-        if not len(mine):
-            return
-        names = ("one", "other", "begin", "end", "distance")
-        times = self.seconds[mine], self.seconds[others]
-        table = pa.table([self.clips[mine], self.clips[others], *times, distances], names=names)
-        frames = table.group_by(names[:-1]).aggregate([("distance", "min")])  # a frame has two hashes
-        offset = np.round(frames["end"].to_numpy() - frames["begin"].to_numpy(), 6)
-        one, other, distance = (frames[name].to_numpy() for name in ("one", "other", "distance_min"))
-        order = np.lexsort((offset, other, one))
-        one, other, distance, offset = one[order], other[order], distance[order], offset[order]
-        firsts = np.flatnonzero(np.r_[True, (np.diff(one) != 0) | (np.diff(other) != 0)]).tolist()
-        for first, past in zip(firsts, [*firsts[1:], len(one)], strict=True):
-            offsets = offset[first:past]
-            counts = np.searchsorted(offsets, offsets + OFFSET_SECONDS, "right") - np.arange(len(offsets))
-            best = int(np.argmax(counts))
-            pair, count = (int(one[first]), int(other[first])), int(counts[best])
-            inside = slice(first + best, first + best + count)
-            seconds = float(np.median(offset[inside]))
-            if count >= self._least(*pair, seconds):
-                yield Match(*pair, seconds, float(np.mean(distance[inside])))
+    def _compare(self, one: int, other: int, turned: Bits) -> Match | None:
+        """Return how two clips match, by all their hashes; None if too few do at one offset."""
+        mine, others = (slice(*self.starts[number : number + 2]) for number in (one, other))
+        distances = NUM_BITS[(self.bits[mine] ^ turned)[:, None] ^ self.bits[others]].sum(-1, dtype=int)
+        rows, columns = np.nonzero(distances <= DISTANCE)
+        offsets = np.round(self.seconds[others][columns] - self.seconds[mine][rows], 3)
+        pairs = np.unique(np.stack([offsets, self.seconds[mine][rows]], 1), axis=0)  # a frame has two hashes
+        if not len(pairs):
+            return None
+        past = np.searchsorted(pairs[:, 0], pairs[:, 0] + OFFSET_SECONDS, "right")
+        best = int(np.argmax(past - np.arange(len(pairs))))
+        inside = pairs[best : past[best], 0]
+        seconds = float(np.median(inside))
+        if len(inside) < self._least(one, other, seconds):
+            return None
+        near = distances[rows, columns][(offsets >= inside[0]) & (offsets <= inside[-1])]
+        return Match(one, other, seconds, float(np.mean(near)))
 
     def _least(self, one: int, other: int, seconds: float) -> float:
         """Return how many frames of two clips at an offset have to match."""
-        common = min(float(self.durations[one]), float(self.durations[other]) - seconds) - max(0.0, -seconds)
+        common = min(self.durations[one], self.durations[other] - seconds) - max(0.0, -seconds)
         least = min(LEAST_MATCHES, SHARE * min(self.lengths[one], self.lengths[other]))
-        return float(max(1.0, least, SHARE * common / float(LOOK_SECONDS)))
+        return max(1.0, least, SHARE * common / float(HASH_SECONDS))
 
 
 def group(num_clips: int, pairs: Iterable[tuple[int, int]]) -> list[int]:

@@ -1,7 +1,7 @@
 """What is measured of each frame, and what of a clip follows from it.
 
 Luma Y and chroma Cb, Cr are the source's own, at full range, of a copy of 64 x 36 pixels (Y from 0 to 1). What needs more pixels is
-measured twice a second: sharpness and spatial information of a grey copy of 320 x 180 pixels, borders, hashes.
+measured twice a second, sharpness and spatial information of a grey copy of 320 x 180 pixels, and borders; hashes four times a second.
 
     motion                 sum of the mean absolute differences of luma between frames, per second of the clip
     frozen                 share of frames that differ from the one before by less than 0.001 in the mean (-60 dB, as freezedetect)
@@ -31,10 +31,10 @@ from vidprep.transcode.media.frames import SourceFrame
 
 LOOKED_WIDTH, LOOKED_HEIGHT = 320, 180
 BATCH = 32
-LOOK_SECONDS = Fraction(1, 2)
+LOOK_SECONDS, HASH_SECONDS = Fraction(1, 2), Fraction(1, 4)
 FROZEN, DARK, DARK_SHARE = 0.001 * 255, 0.1 * 255, 0.98
 BAR_LEVEL, BAR_SHARE = 24, 0.02  # of 255: the brightest part of a line of a bar; of width or height: bars that count
-HASHED_SIDE, CROPPED = 128, 6  # the second hash leaves out so many pixels at each side, 5 %
+HASHED_SIDE, CROPPED = 96, 5  # the second hash leaves out so many pixels at each side, 5 %
 LEAST_QUALITY = 50  # PDQ's own threshold
 
 Grey = npt.NDArray[np.uint8]
@@ -53,13 +53,11 @@ class Look(NamedTuple):
         values: (2,) as in LOOKS
         borders: The picture inside black bars; None in a black frame
         size: (width, height) of the frame as it is shown
-        hashes: PDQ hashes of the picture inside the bars, and of its middle; empty if too little is in it to be told from others
     """
 
     values: npt.NDArray[np.float64]
     borders: Box | None
     size: tuple[int, int]
-    hashes: tuple[bytes, ...]
 
 
 @dataclass(slots=True)
@@ -74,6 +72,7 @@ class Frame:
         values: (7,) as in MEANS
         change: Mean absolute difference of `small` to that of the frame before
         picture: (H, W, 3) RGB of the size that was asked for
+        hashes: PDQ hashes of the picture inside the bars, and of its middle; empty if too little is in it to be told from others
     """
 
     index: int
@@ -84,15 +83,21 @@ class Frame:
     change: float = 0.0
     look: Look | None = None
     picture: Grey | None = None
+    hashes: tuple[bytes, ...] = ()
 
 
 class Measurer:
     """Measures the frames of one video, in order."""
 
     def __init__(self, time_base: Fraction, *, with_hashes: bool, picture_size: tuple[int, int] | None) -> None:
-        self._look_ticks, self._with_hashes, self._size = LOOK_SECONDS / time_base, with_hashes, picture_size
+        self._look_ticks, self._hash_ticks, self._size = (
+            LOOK_SECONDS / time_base,
+            HASH_SECONDS / time_base,
+            picture_size,
+        )
         self._before: Small | None = None
-        self._next_look = Fraction(-1)
+        self._look: Look | None = None
+        self._next_look, self._next_hash = Fraction(-1), Fraction(-1 if with_hashes else 10**18)
         self._scalers: dict[
             tuple[int, int], VideoReformatter
         ] = {}  # one that changes sizes sets up its filters each time
@@ -107,7 +112,10 @@ class Measurer:
                 made.picture = self._scaled(each.frame, *self._size, "rgb24")
             if each.pts >= self._next_look:
                 self._next_look = each.pts + self._look_ticks
-                made.look = self._look(each.frame)
+                made.look = self._look = self._looked(each.frame)
+            if each.pts >= self._next_hash:
+                self._next_hash = each.pts + self._hash_ticks
+                made.hashes = self._hashes(each.frame)
             batch.append(made)
             if len(batch) == BATCH:
                 yield from self._compared(batch)
@@ -139,41 +147,40 @@ class Measurer:
             each.values, each.change = row, change
         return batch
 
-    def _look(self, frame: VideoFrame) -> Look:
-        turns = round(frame.rotation / 90)
-
-        def grey(width: int, height: int) -> Grey:
-            width, height = (height, width) if turns % 2 else (width, height)
-            return np.rot90(self._scaled(frame, width, height, "gray"), turns)
-
-        width, height = (frame.height, frame.width) if turns % 2 else (frame.width, frame.height)
-        rows = np.flatnonzero(grey(WIDTH, height).max(1) > BAR_LEVEL)
-        columns = np.flatnonzero(grey(width, HEIGHT).max(0) > BAR_LEVEL)
+    def _looked(self, frame: VideoFrame) -> Look:
+        width, height = (frame.height, frame.width) if frame.rotation % 180 else (frame.width, frame.height)
+        rows = np.flatnonzero(self._grey(frame, WIDTH, height).max(1) > BAR_LEVEL)
+        columns = np.flatnonzero(self._grey(frame, width, HEIGHT).max(0) > BAR_LEVEL)
         is_seen = len(rows) and len(columns)
         box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1) if is_seen else None
-        hashes: tuple[bytes, ...] = ()
-        if box is not None and self._with_hashes:
-            hashes = _hashes(grey(HASHED_SIDE, HASHED_SIDE), np.array(box) / (width, height, width, height))
-        return Look(_details(grey(LOOKED_WIDTH, LOOKED_HEIGHT).astype(np.float32)), box, (width, height), hashes)
+        details = _details(self._grey(frame, LOOKED_WIDTH, LOOKED_HEIGHT).astype(np.float32))
+        return Look(details, box, (width, height))
+
+    def _hashes(self, frame: VideoFrame) -> tuple[bytes, ...]:
+        import pdqhash
+
+        if self._look is None or self._look.borders is None:
+            return ()
+        grey = self._grey(frame, HASHED_SIDE, HASHED_SIDE)
+        sides = np.array(self._look.borders) / (*self._look.size, *self._look.size) * HASHED_SIDE
+        left, top, right, bottom = np.round(sides).astype(int)
+        made = list[bytes]()
+        for cropped in (0, CROPPED):
+            part = grey[top + cropped : bottom - cropped, left + cropped : right - cropped]
+            if part.size:
+                bits, quality = pdqhash.compute(np.repeat(part[..., None], 3, 2))
+                made += [np.packbits(bits).tobytes()] if quality >= LEAST_QUALITY else []
+        return tuple(made)
+
+    def _grey(self, frame: VideoFrame, width: int, height: int) -> Grey:
+        """Return a grey copy of a frame, as it is shown."""
+        width, height = (height, width) if frame.rotation % 180 else (width, height)
+        return np.rot90(self._scaled(frame, width, height, "gray"), round(frame.rotation / 90))
 
     def _scaled(self, frame: VideoFrame, width: int, height: int, form: str) -> Grey:
         scaler = self._scalers.setdefault((width, height), VideoReformatter())
         scaled = scaler.reformat(frame, width, height, form, interpolation=Interpolation.AREA).to_ndarray()
         return np.asarray(scaled, np.uint8)
-
-
-def _hashes(grey: Grey, box: npt.NDArray[np.float64]) -> tuple[bytes, ...]:
-    """Return the hashes of the part of a picture in a box, and of the middle of it; nothing for a picture without structure."""
-    import pdqhash
-
-    left, top, right, bottom = np.round(box * HASHED_SIDE).astype(int)
-    made = list[bytes]()
-    for cropped in (0, CROPPED):
-        part = grey[top + cropped : bottom - cropped, left + cropped : right - cropped]
-        if part.size:
-            bits, quality = pdqhash.compute(np.repeat(part[..., None], 3, 2))
-            made += [np.packbits(bits).tobytes()] if quality >= LEAST_QUALITY else []
-    return tuple(made)
 
 
 def _details(y: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -217,6 +224,8 @@ class Clip:
             self.sums[-NUM_OF_CHANGE:] += frame.values[-NUM_OF_CHANGE:]
         self.count += 1
         self.end, self.end_tick = frame.index + 1, frame.end_tick
+        if frame.hashes:
+            self.hashes.append((frame.tick, frame.hashes))
         if frame.look is None:
             return
         self.looks += frame.look.values
@@ -225,8 +234,6 @@ class Clip:
         if (box := frame.look.borders) is not None:
             old = self.box or box
             self.box = min(box[0], old[0]), min(box[1], old[1]), max(box[2], old[2]), max(box[3], old[3])
-        if frame.look.hashes:
-            self.hashes.append((frame.tick, frame.look.hashes))
 
     def facts(self, time_base: Fraction) -> dict[str, object]:
         """Return the columns of the table that describe the pictures."""

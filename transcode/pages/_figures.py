@@ -30,6 +30,7 @@ from vidprep.transcode.check.results import VALIDATION_NAME, read_results
 from vidprep.transcode.destination.run_file import read_run, settings_of
 from vidprep.transcode.sources.outputs import STATE_DIR
 
+GROUP_LABEL = "duplicate_group"  # of `vidprep scan --duplicates`
 COLUMNS = [
     "id",
     "file_name",
@@ -225,8 +226,12 @@ def _classes(good: pa.Table) -> dict[str, Any] | None:
     for name, split, length in zip(names, splits, seconds, strict=True):
         cells[name, split][0] += 1
         cells[name, split][1] += length or 0.0
+    groups = values_of(columns[GROUP_LABEL]) if GROUP_LABEL in columns else []
+    of_group = pa.table({"group": pa.array(groups, pa.string()), "split": pa.array(splits[: len(groups)], pa.string())})
+    counts = of_group.drop_null().group_by("group").aggregate([("split", "count_distinct")])
     return {
         "has_classes": CLASS_LABEL in columns,
+        "groups_in_two_splits": sorted(counts.filter(pc.field("split_count_distinct") > 1)["group"].to_pylist()),
         "splits": sorted({split for split in splits if split is not None}),
         "cells": [
             {"class": name, "split": split, "videos": int(count), "seconds": length}

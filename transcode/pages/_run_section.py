@@ -62,6 +62,8 @@ def class_sections(figure: dict[str, Any]) -> list[Section]:
     text = f"{' in '.join(parts)}." + (f" Shown: {ROWS_MAX}." if len(classes) > ROWS_MAX else "")
     if lacking := [name for name in classes if any(not counts[name][split][0] for split in splits)]:
         text += f" {len(lacking):,} class{'es lack' if len(lacking) > 1 else ' lacks'} a split, such as {lacking[0]}."
+    if leaks := tally["groups_in_two_splits"]:
+        text += f" {count_of(len(leaks), 'group')} of clips that show the same stand in two splits, such as that of {leaks[0]}."
     return [Section("Classes and splits", text, tables=[Table(columns, rows)])]
 
 

@@ -30,6 +30,7 @@ from vidprep.formats.errors import (
 from vidprep.formats.model import SourceState
 from vidprep.formats.stores.base import Frames
 from vidprep.transcode.media.bounds import ANY_FRAMES
+from vidprep.transcode.media.frames import SourceFacts, source_frames
 from vidprep.transcode.media.stream import FrameStream, choose_sampled, open_source, timing_of
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.scratch import local_file
@@ -38,6 +39,7 @@ from vidprep.transcode.workers.child import Child
 
 TIMEOUT_SECONDS = 120.0
 SHOWN_PIXELS = 360
+SMALL_PIXELS = 160
 SHOWN_QUALITY = 85
 DIFFERENCE_GAIN = 8
 STILLS_PER_VIDEO = 3
@@ -119,7 +121,31 @@ class SizeTask:
         return StillSizes()
 
 
-StillTask = CompareTask | SizeTask
+@dataclass(frozen=True, slots=True)
+class ClipTask:
+    """Request for the first, the middle and the last frame of a clip, as JPEGs."""
+
+    unit: Unit
+    settings: RunSettings
+
+    def take(self) -> ComparedFrame:
+        cut = self.unit.cut
+        first, past = cut.start_frame or 0, cut.end_frame or 1
+        wanted, pictures = {first, (first + past) // 2, past - 1}, list[bytes]()
+        try:
+            with open_source(self.unit.path, self.settings, cut) as source:
+                window, facts = timing_of(source, self.settings, cut).window, SourceFacts()
+                for each in source_frames(source, facts, window, max_frames=ANY_FRAMES, on_progress=lambda: None):
+                    pictures += [_encode_small(each.frame)] if each.index in wanted else []
+        except (VidprepError, AvError, OSError, ValueError) as error:
+            return ComparedFrame(failed=str(error))
+        return ComparedFrame(tuple(pictures))
+
+    def failure(self, why: str) -> ComparedFrame:
+        return ComparedFrame(failed=why)
+
+
+StillTask = CompareTask | SizeTask | ClipTask
 StillResult = ComparedFrame | StillSizes
 
 
@@ -167,3 +193,10 @@ def _encode_png(frame: Frames) -> bytes:
         size = SHOWN_PIXELS, max(1, round(height * SHOWN_PIXELS / width))
         frame = _rgb(VideoFrame.from_ndarray(frame, format="rgb24"), size)
     return bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(frame), SHOWN_QUALITY, colorsubsampling="444"))
+
+
+def _encode_small(frame: VideoFrame) -> bytes:
+    """Return a frame as it is shown, as a small JPEG."""
+    size = SMALL_PIXELS, max(1, round(frame.height * SMALL_PIXELS / frame.width))
+    shown = np.rot90(_rgb(frame, size), round(frame.rotation / 90))
+    return bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(shown), SHOWN_QUALITY, colorsubsampling="444"))

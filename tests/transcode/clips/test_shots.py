@@ -9,23 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.films import Pictures, join, write
+from tests.films import Pictures, join, scene, write
 from vidprep.transcode import scan
 from vidprep.transcode.sources.tables import read_source_table
-
-SIZE = 96, 64
-
-
-def scene(seed: int, frames: int = 60, *, light: float = 1.0, speed: int = 1) -> Pictures:
-    """Large and small blocks of colour over which the camera moves, `speed` pixels a frame."""
-    width, height = SIZE
-    rng = np.random.default_rng(seed)
-    wide = np.zeros((height, width * 4, 3))
-    for side, levels in ((32, 150), (8, 60), (4, 25)):
-        blocks = rng.integers(0, levels, (height // side, width * 4 // side, 3))
-        wide += blocks.repeat(side, 0).repeat(side, 1)
-    starts = [number * speed for number in range(frames)]
-    return np.stack([wide[:, start : start + width] * light for start in starts]).astype(np.uint8)
 
 
 def shots_of(film: Path, **options: object) -> list[tuple[int, int]]:

@@ -329,3 +329,33 @@ def test_classes_and_splits_are_counted(sources, tmp_path):
     text = (tmp_path / "dst" / "report.md").read_text()
     assert "2 classes in 2 splits. 1 class lacks a split, such as b." in text
     assert "| all | 3 |" in text.replace("**", "")
+
+
+def test_a_table_of_clips_is_shown_with_its_pictures(tmp_path, browser):
+    sources, clips = make_clips(tmp_path / "raw", 3), tmp_path / "clips.csv"
+    assert transcode(sources, clips, "--clip-frames", 2, "--quiet", verb="scan").code == 0
+    ran = transcode(clips, "--quiet", verb="report")
+    assert ran.code == 0, ran.err
+    count = len(clips.read_text().splitlines()) - 1
+    assert told(tmp_path)["clips"] == count
+    browser.open(tmp_path / "report.html")
+    assert browser.run("return [...document.images].every(image => image.complete && image.naturalWidth)")
+    shown = browser.run("return [...document.querySelectorAll('.strip figcaption')].map(each => each.textContent)")
+    assert sum("_f0000" in each for each in shown) >= count
+    assert browser.run("return document.querySelectorAll('.charts > figure').length") >= 10
+
+
+def test_a_table_that_is_none_of_clips_is_refused(tmp_path):
+    ran = transcode(table(tmp_path / "x.csv", [{"path": "a.mp4"}]), verb="report")
+    assert ran.code == 2
+    assert "is no table of clips" in ran.err
+
+
+def test_groups_in_two_splits_are_counted(tmp_path):
+    make_clips(tmp_path / "raw", 4)
+    splits = zip(range(4), "ggab", ("train", "val", "train", "val"), strict=True)
+    rows = [{"path": f"raw/c0{n}.mp4", "duplicate_group": group, "split": split} for n, group, split in splits]
+    assert transcode(table(tmp_path / "t.csv", rows), tmp_path / "out", "--quiet").code == 0
+    assert transcode(tmp_path / "out", "--quiet", verb="report").code == 0
+    assert told(tmp_path / "out")["destinations"][0]["classes"]["groups_in_two_splits"] == ["g"]
+    assert "1 group of clips that show the same stand in two splits" in (tmp_path / "out/report.md").read_text()
