@@ -510,23 +510,24 @@ def alike(hashes: list[Any], known: dict[str, tuple[list[Any], list[Any]]], numb
 
 
 def measure_grouping(count: int = 1_000_000) -> None:
-    """Group clips of ten hashes, a tenth of which are copies with 20 bits that differ, in a process of its own."""
+    """Group clips of five frames with two hashes each, a tenth of which are copies with about 20 bits that differ, in a process of its own."""
     code = f"""
 import resource, time
 import numpy as np
-from vidprep.transcode.clips._duplicates import Hashes, group
+from vidprep.transcode.clips._duplicates import Hashes, group, hashes_text
 rng = np.random.default_rng(0)
-num, length = {count} // 10, 10
-bits = rng.integers(0, 256, (num, length, 32), dtype=np.uint8)
+num = {count} // 10
+bits = rng.integers(0, 256, (num, 10, 32), dtype=np.uint8)
 copies = rng.permutation(num)[: num // 5].reshape(2, -1)
-noise = np.packbits(rng.random((num // 10, length, 256)) < 20 / 256, axis=-1)
-bits[copies[1]] = bits[copies[0]] ^ noise
-hashes = Hashes(bits.reshape(-1, 32), np.arange(num).repeat(length), np.tile(np.arange(length) / 2, num), np.full(num, length), np.full(num, length / 2))
+bits[copies[1]] = bits[copies[0]] ^ np.packbits(rng.random((num // 10, 10, 256)) < 20 / 256, axis=-1)
+texts = [hashes_text((n / 4, (clip[2 * n].tobytes(), clip[2 * n + 1].tobytes())) for n in range(5)) for clip in bits]
 begin = time.perf_counter()
-found = {{(match.one, match.other) for match in hashes.matches()}}
+found = {{match[:2] for match in Hashes.parse(texts, [1.25] * num).matches()}}
 group(num, found)
 true = {{tuple(sorted(pair)) for pair in copies.T.tolist()}}
-print(f"{count:,} hashes of {{num:,}} clips: {{time.perf_counter() - begin:.0f}} s, {{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f}} GB, recall {{len(found & true) / len(true):.4f}}, precision {{len(found & true) / len(found):.4f}}")
+seconds, memory = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+print(f"{count:,} hashes of {{num:,}} clips: {{seconds:.0f}} s, {{memory:.2f}} GB, ", end="")
+print(f"recall {{len(found & true) / len(true):.4f}}, precision {{len(found & true) / len(found):.4f}}")
 """
     print(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
 

@@ -196,13 +196,15 @@ class Clip:
     """Facts of the frames that were added.
 
     Attributes:
+        opening: Time 0 of its output, in ticks
         shot: Number of its shot in the source
         first: Number of its first frame in the source
         end: Number after its last frame
         hashes: Ticks and hashes of its frames that have some
     """
 
-    shot: int = 0
+    opening: Fraction
+    shot: int
     first: int = 0
     start_tick: int = 0
     end: int = 0

@@ -104,11 +104,7 @@ def _scan(task: ScanTask, done: Scanned) -> None:
             row = {"start_frame": clip.first, "end_frame": clip.end, "shot": clip.shot, "confidence": clip.confidence}
             heard = {} if sound is None else sound.facts(*time)
             done.rows.append(row | clip.facts(base) | heard | {"hashes": hashes_text(hashes)})
-        done.rest = {
-            "transition": cutter.rest.transition,
-            "left_over": cutter.rest.left_over,
-            "too_short": cutter.rest.too_short,
-        }
+        done.rest = dict(cutter.rest)
         if damage := source.damage(read_to_end=facts.read_to_end):
             done.stage, done.error, done.message = DAMAGE, "DamagedError", "; ".join(damage)
 

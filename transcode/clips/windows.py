@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 
@@ -32,21 +32,6 @@ class Windows:
     least: int = 1
 
 
-@dataclass(slots=True)
-class Rest:
-    """Numbers of source frames that are in no clip, by the reason."""
-
-    transition: int = 0
-    left_over: int = 0
-    too_short: int = 0
-
-
-@dataclass(slots=True)
-class _Window:
-    opening: Fraction
-    clip: Clip = field(default_factory=Clip)
-
-
 class Cutter:
     """Cuts the frames of one video into clips. Memory grows with the length of a window, not with that of the video.
 
@@ -54,15 +39,18 @@ class Cutter:
         windows: The windows.
         clock: Clock of the output; None keeps the source's own times.
         time_base: Seconds per tick.
+
+    Attributes:
+        rest: Numbers of frames that are in no clip, by reason: "transition", "left_over", "too_short"
     """
 
     def __init__(self, windows: Windows, clock: OutputClock | None, time_base: Fraction) -> None:
         self._windows, self._clock, self._time_base = windows, clock, time_base
-        self._open: list[_Window] = []
-        self._newest: _Window | None = None
+        self._open: list[Clip] = []
+        self._newest: Clip | None = None
         self._last: deque[Frame] = deque()  # of this shot, for "overlap"
         self._covered = 0  # the first frame that is in no clip
-        self.rest = Rest()
+        self.rest = Counter[str]()
 
     def cut(self, placed: Iterable[Placed[Frame]]) -> Iterator[Clip]:
         """Yield the clips of a video, in the order of their ends."""
@@ -73,7 +61,7 @@ class Cutter:
                 yield from self._end(frame, each.item.tick)
             frame, shot = each.item, each.shot
             if shot is None:
-                self.rest.transition += 1
+                self.rest["transition"] += 1
                 continue
             if self._newest is None:
                 self._covered = frame.index
@@ -81,7 +69,7 @@ class Cutter:
             else:
                 yield from self._advance(frame)
             for window in self._open:
-                window.clip.add(frame)
+                window.add(frame)
             if self._windows.rest == "overlap":
                 self._last.append(frame)
                 while self._length_from(SPARE, frame.end_tick) > (self._windows.num_frames or 0):
@@ -95,13 +83,13 @@ class Cutter:
             yield from self._end(frame, end)
 
     def _opening(self, frame: Frame) -> Fraction:
-        """Return time 0 of an output that begins with a frame, in ticks; see Window.opening."""
+        """Return time 0 of an output that begins with a frame, in ticks; ."""
         if self._clock is None or not frame.index:
             return Fraction(frame.tick)
         return self._clock.start_of(frame.tick * self._time_base) / self._time_base
 
     def _begin(self, frame: Frame, shot: int, confidence: float = 1.0) -> None:
-        self._newest = _Window(self._opening(frame), Clip(shot=shot, confidence=confidence))
+        self._newest = Clip(self._opening(frame), shot, confidence=confidence)
         self._open.append(self._newest)
 
     def _count(self, opening: Fraction, tick: int) -> int:
@@ -109,8 +97,8 @@ class Cutter:
         assert self._clock is not None
         return max(1, self._clock.first_output((tick - opening) * self._time_base))
 
-    def _length(self, window: _Window, tick: int) -> int:
-        return window.clip.count if self._clock is None else self._count(window.opening, tick)
+    def _length(self, window: Clip, tick: int) -> int:
+        return window.count if self._clock is None else self._count(window.opening, tick)
 
     def _advance(self, frame: Frame) -> Iterator[Clip]:
         """Yield the windows that are complete before a frame, and open one with it if it is time."""
@@ -123,10 +111,10 @@ class Cutter:
         for window in [each for each in self._open if self._length(each, frame.tick) >= wanted]:
             self._open.remove(window)
             if self._length(window, frame.tick) == wanted:
-                self._covered = window.clip.end
-                yield window.clip
+                self._covered = window.end
+                yield window
         if is_due:
-            self._begin(frame, newest.clip.shot)
+            self._begin(frame, newest.shot)
 
     def _end(self, last: Frame, tick: int) -> Iterator[Clip]:
         """Yield what is left of a shot that ends at a tick."""
@@ -134,18 +122,15 @@ class Cutter:
         for window in self._open:
             length = self._length(window, tick)
             if length == wanted or (length >= self._windows.least and (wanted is None or rest == "short")):
-                self._covered = window.clip.end
-                yield window.clip
+                self._covered = window.end
+                yield window
                 if length != wanted:
                     break  # the others are parts of this one
         left = last.index + 1 - self._covered if self._newest is not None else 0
         if left and rest == "overlap" and (clip := self._overlapping(tick)) is not None:
             left = 0
             yield clip
-        if wanted is None:
-            self.rest.too_short += left
-        else:
-            self.rest.left_over += left
+        self.rest["too_short" if wanted is None else "left_over"] += left
         self._open, self._newest = [], None
         self._last.clear()
 
@@ -159,7 +144,7 @@ class Cutter:
         """Return the window that ends with the shot; None if none has the right length."""
         for place in range(len(self._last)):
             if self._length_from(place, tick) == self._windows.num_frames:
-                clip = Clip(shot=self._newest.clip.shot if self._newest else 0)
+                clip = Clip(Fraction(0), self._newest.shot if self._newest else 0)
                 for each in islice(self._last, place, None):
                     clip.add(each)
                 return clip

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
+from functools import reduce
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from vidprep.formats.errors import SettingsError
@@ -31,13 +33,14 @@ GRAMMAR = "give columns, numbers and 'texts' with < <= > >= == != in, and, or, n
 
 def check_condition(text: str) -> str:
     """Return a condition. Raises SettingsError if it is none."""
-    names_in(text)
+    _parse(text)
     return text
 
 
 def names_in(text: str) -> set[str]:
     """Return the columns that a condition names. Raises SettingsError if it is none."""
-    return {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
+    _parse(text)
+    return {node.id for node in ast.walk(ast.parse(text.strip(), mode="eval")) if isinstance(node, ast.Name)}
 
 
 def rows_kept(text: str, columns: Mapping[str, pa.Array], num_rows: int, path: str) -> npt.NDArray[np.bool_]:
@@ -59,7 +62,7 @@ def rows_kept(text: str, columns: Mapping[str, pa.Array], num_rows: int, path: s
         raise SettingsError(f"<keep>: {path} has no column {missing[0]}", keep=text)
     table = pa.table({**columns, "": pa.array(np.arange(num_rows))})
     try:
-        kept = table.filter(_expression(_parsed(text)))[""].to_numpy()
+        kept = table.filter(_parse(text))[""].to_numpy()
     except (pa.ArrowException, TypeError) as error:
         raise SettingsError(f"<keep>: {str(error).strip().partition(chr(10))[0]}", keep=text) from error
     found = np.zeros(num_rows, np.bool_)
@@ -67,82 +70,34 @@ def rows_kept(text: str, columns: Mapping[str, pa.Array], num_rows: int, path: s
     return found
 
 
-def _parsed(text: str) -> ast.expr:
+def _parse(text: str) -> Expression:
+    """Return Arrow's expression of a condition. Raises SettingsError if it is none."""
     try:
         if len(text) > LONGEST:
             raise ValueError("it is too long")
-        tree = ast.parse(text.strip(), mode="eval").body
-        _check(tree)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return _condition(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
         why = error.msg if isinstance(error, SyntaxError) else str(error)
         raise SettingsError(f"<keep>: {why}; {GRAMMAR}", keep=text[:100]) from None
-    return tree
 
 
-def _check(node: ast.AST) -> None:
-    """Raise ValueError for anything but conditions on columns."""
-    match node:
-        case ast.BoolOp():
-            parts = node.values
-        case ast.UnaryOp(op=ast.Not()):
-            parts = [node.operand]
-        case ast.Compare():
-            for op, side in zip(node.ops, node.comparators, strict=True):
-                _check_sides(op, side)
-            _check_value(node.left)
-            parts = []
-        case ast.Name():
-            parts = []
-        case _:
-            raise ValueError(f"{ast.unparse(node)!r} is no condition")
-    for part in parts:
-        _check(part)
-
-
-def _check_sides(op: ast.cmpop, side: ast.expr) -> None:
-    if isinstance(op, ast.Is | ast.IsNot) and not (isinstance(side, ast.Constant) and side.value is None):
-        raise ValueError("`is` goes with None only")
-    if not isinstance(op, ast.In | ast.NotIn):
-        _check_value(side)
-        return
-    if not isinstance(side, ast.Tuple | ast.List | ast.Set) or not side.elts:
-        raise ValueError("`in` needs values such as ('a', 'b')")
-    for each in side.elts:
-        _check_value(each)
-        if isinstance(each, ast.Name):
-            raise ValueError("`in` needs values, not columns")
-
-
-def _check_value(node: ast.expr) -> None:
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        node = node.operand
-    if not isinstance(node, ast.Name) and not (
-        isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float | str | None)
-    ):
-        raise ValueError(f"{ast.unparse(node)!r} is neither a column nor a value")
-
-
-def _expression(node: ast.expr) -> Expression:
-    """Return Arrow's expression of a condition that was checked."""
+def _condition(node: ast.expr) -> Expression:
+    """Return the expression of a condition. Raises ValueError for anything else."""
     import pyarrow.compute as pc
 
     match node:
         case ast.BoolOp():
-            first, *others = map(_expression, node.values)
-            for other in others:
-                first = first & other if isinstance(node.op, ast.And) else first | other
-            return first
-        case ast.UnaryOp():
-            return ~_expression(node.operand)
+            join = operator.and_ if isinstance(node.op, ast.And) else operator.or_
+            return reduce(join, map(_condition, node.values))
+        case ast.UnaryOp(op=ast.Not()):
+            return ~_condition(node.operand)
         case ast.Compare():
-            sides = [node.left, *node.comparators]
-            parts = [_compare(op, *sides[place : place + 2]) for place, op in enumerate(node.ops)]
-            for part in parts[1:]:
-                parts[0] = parts[0] & part
-            return parts[0]
-        case _:
-            assert isinstance(node, ast.Name)
+            sides = pairwise([node.left, *node.comparators])
+            return reduce(operator.and_, (_compare(op, *both) for op, both in zip(node.ops, sides, strict=True)))
+        case ast.Name():
             return pc.field(node.id)
+        case _:
+            raise ValueError(f"{ast.unparse(node)!r} is no condition")
 
 
 def _compare(op: ast.cmpop, left: ast.expr, right: ast.expr) -> Expression:
@@ -150,24 +105,30 @@ def _compare(op: ast.cmpop, left: ast.expr, right: ast.expr) -> Expression:
     import pyarrow.compute as pc
 
     if isinstance(op, ast.In | ast.NotIn):
-        assert isinstance(right, ast.Tuple | ast.List | ast.Set)
-        side = pc.field(left.id) if isinstance(left, ast.Name) else pc.scalar(_value(left))
-        within = pc.if_else(
-            side.is_valid(), side.isin([_value(each) for each in right.elts]), pa.scalar(None, pa.bool_())
-        )
-        return ~within if isinstance(op, ast.NotIn) else within
-    one, other = (pc.field(side.id) if isinstance(side, ast.Name) else _value(side) for side in (left, right))
-    for value, column in ((one, other), (other, one)):
-        if value is None:  # as `label == None` asks
-            return column.is_valid() if COMPARISONS[type(op)] is operator.ne else column.is_null()
-    if not isinstance(left, ast.Name) and not isinstance(right, ast.Name):
-        one = pc.scalar(one)
-    made: Expression = COMPARISONS[type(op)](one, other)
+        if not isinstance(right, ast.Tuple | ast.List | ast.Set) or not right.elts:
+            raise ValueError("`in` needs values such as ('a', 'b')")
+        side, within = _side(left), [_value(each) for each in right.elts]
+        known = pc.if_else(side.is_valid(), side.isin(within), pa.scalar(None, pa.bool_()))
+        return ~known if isinstance(op, ast.NotIn) else known
+    compare = COMPARISONS[type(op)]
+    for value, column in ((right, left), (left, right)):
+        if isinstance(value, ast.Constant) and value.value is None:  # as `label == None` asks
+            return _side(column).is_valid() if compare is operator.ne else _side(column).is_null()
+    if isinstance(op, ast.Is | ast.IsNot):
+        raise ValueError("`is` goes with None only")
+    made: Expression = compare(_side(left), _side(right))
     return made
 
 
+def _side(node: ast.expr) -> Expression:
+    import pyarrow.compute as pc
+
+    return pc.field(node.id) if isinstance(node, ast.Name) else pc.scalar(_value(node))
+
+
 def _value(node: ast.expr) -> Any:
-    if isinstance(node, ast.UnaryOp):
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
         return -_value(node.operand)
-    assert isinstance(node, ast.Constant)
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, bool | int | float | str | None):
+        raise ValueError(f"{ast.unparse(node)!r} is neither a column nor a value")
     return node.value
