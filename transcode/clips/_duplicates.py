@@ -1,9 +1,9 @@
 """Find clips that show the same: copies that were encoded again, scaled, cropped a little, given bars, or cut shorter.
 
-Each clip has PDQ hashes (256 bits, ThreatExchange) of a frame every quarter of a second, two of each: of the picture inside black bars, and
-of its middle. Two frames match if a hash of one differs from a hash of the other by at most `DISTANCE` bits. Two clips match if, at one
-offset in time, `SHARE` of the frames that they have in common match, and these are three at least, or `SHARE` of the shorter clip. Only
-clips of which a frame of each second matches a frame of the other are compared so.
+Each clip has PDQ hashes (256 bits, ThreatExchange) of some frames (`_measure`), two of each: of the picture inside black bars, and of its
+middle. Two frames match if a hash of one differs from a hash of the other by at most `DISTANCE` bits. Two clips match if, at one offset
+in time, `MATCHES_PER_SECOND` frames match in the time that they have in common, and three at least, or `SHARE` of the shorter clip. Only
+clips of which one of every `ASKED` frames matches a frame of the other are compared so.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from vidprep.transcode.clips._measure import HASH_SECONDS
-
 DISTANCE = 72  # of 256 bits; two pictures that have nothing in common differ by 128, with a standard deviation of 8
+MATCHES_PER_SECOND = 1.2
 SHARE, LEAST_MATCHES = 0.3, 3
-OFFSET_SECONDS = 0.2  # offsets of the matches of two clips differ by at most this; less than HASH_SECONDS
+OFFSET_SECONDS = 0.2  # offsets of the matches of two clips differ by at most this
 BYTES = 32
 ASKED = 4  # the first hash of every fourth frame is compared with all hashes
 MIRRORED = np.packbits(np.tile([0, 1], 128))  # a mirrored picture has other signs of the odd columns of PDQ's DCT
@@ -132,7 +131,7 @@ class Hashes:
         best = int(np.argmax(past - np.arange(len(pairs))))
         inside = pairs[best : past[best], 0]
         seconds = float(np.median(inside))
-        if len(inside) < self._least(one, other, seconds):
+        if len(np.unique(pairs[best : past[best], 1])) < self._least(one, other, seconds):
             return None
         near = distances[rows, columns][(offsets >= inside[0]) & (offsets <= inside[-1])]
         return Match(one, other, seconds, float(np.mean(near)))
@@ -141,7 +140,7 @@ class Hashes:
         """Return how many frames of two clips at an offset have to match."""
         common = min(self.durations[one], self.durations[other] - seconds) - max(0.0, -seconds)
         least = min(LEAST_MATCHES, SHARE * min(self.lengths[one], self.lengths[other]))
-        return max(1.0, least, SHARE * common / float(HASH_SECONDS))
+        return max(1.0, least, MATCHES_PER_SECOND * common)
 
 
 def group(num_clips: int, pairs: Iterable[tuple[int, int]]) -> list[int]:

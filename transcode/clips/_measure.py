@@ -1,7 +1,8 @@
 """What is measured of each frame, and what of a clip follows from it.
 
 Luma Y and chroma Cb, Cr are the source's own, at full range, of a copy of 64 x 36 pixels (Y from 0 to 1). What needs more pixels is
-measured twice a second, sharpness and spatial information of a grey copy of 320 x 180 pixels, and borders; hashes four times a second.
+measured twice a second: sharpness and spatial information of a grey copy of 320 x 180 pixels, and borders. Hashes are of four frames a
+second and of those whose middle is the brightest or darkest within 0.16 seconds, which a copy that begins elsewhere has, too.
 
     motion                 sum of the mean absolute differences of luma between frames, per second of the clip
     frozen                 share of frames that differ from the one before by less than 0.001 in the mean (-60 dB, as freezedetect)
@@ -16,6 +17,7 @@ measured twice a second, sharpness and spatial information of a grey copy of 320
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -31,7 +33,9 @@ from vidprep.transcode.media.frames import SourceFrame
 
 LOOKED_WIDTH, LOOKED_HEIGHT = 320, 180
 BATCH = 32
-LOOK_SECONDS, HASH_SECONDS = Fraction(1, 2), Fraction(1, 4)
+LOOK_SECONDS, HASH_SECONDS, NEAR_SECONDS = Fraction(1, 2), Fraction(1, 4), Fraction(16, 100)
+MIDDLE = (0, slice(HEIGHT // 8, -HEIGHT // 8), slice(WIDTH // 8, -WIDTH // 8))  # of the luma of a small copy
+MOST_HELD = 12  # decoded frames
 FROZEN, DARK, DARK_SHARE = 0.001 * 255, 0.1 * 255, 0.98
 BAR_LEVEL, BAR_SHARE = 24, 0.02  # of 255: the brightest part of a line of a bar; of width or height: bars that count
 HASHED_SIDE, CROPPED = 96, 5  # the second hash leaves out so many pixels at each side, 5 %
@@ -58,6 +62,15 @@ class Look(NamedTuple):
     values: npt.NDArray[np.float64]
     borders: Box | None
     size: tuple[int, int]
+
+
+class Held(NamedTuple):
+    """A frame of which the ones after it decide whether it is hashed."""
+
+    picture: VideoFrame
+    frame: Frame
+    level: float
+    look: Look | None
 
 
 @dataclass(slots=True)
@@ -90,14 +103,15 @@ class Measurer:
     """Measures the frames of one video, in order."""
 
     def __init__(self, time_base: Fraction, *, with_hashes: bool, picture_size: tuple[int, int] | None) -> None:
-        self._look_ticks, self._hash_ticks, self._size = (
-            LOOK_SECONDS / time_base,
+        self._look_ticks, self._size = LOOK_SECONDS / time_base, picture_size
+        self._hash_ticks, self._near_ticks, self._with_hashes = (
             HASH_SECONDS / time_base,
-            picture_size,
+            NEAR_SECONDS / time_base,
+            with_hashes,
         )
         self._before: Small | None = None
         self._look: Look | None = None
-        self._next_look, self._next_hash = Fraction(-1), Fraction(-1 if with_hashes else 10**18)
+        self._next_look = self._next_hash = Fraction(-1)
         self._scalers: dict[
             tuple[int, int], VideoReformatter
         ] = {}  # one that changes sizes sets up its filters each time
@@ -105,22 +119,49 @@ class Measurer:
     def measure(self, frames: Iterable[SourceFrame]) -> Iterator[Frame]:
         """Yield a measurement of each frame, some frames later."""
         batch = list[Frame]()
-        for each in frames:
-            small = self._scaled(each.frame, WIDTH, HEIGHT, "yuvj444p").astype(np.int16)
-            made = Frame(each.index, each.pts, each.end_pts, small, NOTHING)
-            if self._size is not None:
-                made.picture = self._scaled(each.frame, *self._size, "rgb24")
-            if each.pts >= self._next_look:
-                self._next_look = each.pts + self._look_ticks
-                made.look = self._look = self._looked(each.frame)
-            if each.pts >= self._next_hash:
-                self._next_hash = each.pts + self._hash_ticks
-                made.hashes = self._hashes(each.frame)
-            batch.append(made)
+        held = map(self._held, frames)
+        for each in self._hashed(held) if self._with_hashes else (each.frame for each in held):
+            batch.append(each)
             if len(batch) == BATCH:
                 yield from self._compared(batch)
                 batch = []
         yield from self._compared(batch)
+
+    def _held(self, source: SourceFrame) -> Held:
+        small = self._scaled(source.frame, WIDTH, HEIGHT, "yuvj444p").astype(np.int16)
+        made = Frame(source.index, source.pts, source.end_pts, small, NOTHING)
+        if self._size is not None:
+            made.picture = self._scaled(source.frame, *self._size, "rgb24")
+        if source.pts >= self._next_look:
+            self._next_look = source.pts + self._look_ticks
+            made.look = self._look = self._looked(source.frame)
+        return Held(source.frame, made, float(small[MIDDLE].mean()), self._look)
+
+    def _hashed(self, held: Iterable[Held]) -> Iterator[Frame]:
+        """Yield frames, once the ones after them tell whether they are hashed."""
+        before, after = deque[tuple[int, float]](maxlen=MOST_HELD), deque[Held]()
+        for last in held:
+            after.append(last)
+            while self._is_far(after[0], last) or len(after) > MOST_HELD:
+                yield self._first_hashed(before, after)
+        while after:
+            yield self._first_hashed(before, after)
+
+    def _first_hashed(self, before: deque[tuple[int, float]], after: deque[Held]) -> Frame:
+        first = after.popleft()
+        made = first.frame
+        earlier = [level for tick, level in before if made.tick - tick <= self._near_ticks]
+        later = [other.level for other in after if not self._is_far(first, other)]
+        is_next = made.tick >= self._next_hash
+        if is_next or _is_extreme(first.level, earlier, later):
+            made.hashes = self._hashes(first.picture, first.look)
+        if is_next:
+            self._next_hash = made.tick + self._hash_ticks
+        before.append((made.tick, first.level))
+        return made
+
+    def _is_far(self, one: Held, later: Held) -> bool:
+        return later.frame.tick - one.frame.tick > self._near_ticks
 
     def _compared(self, batch: list[Frame]) -> list[Frame]:
         """Measure the small copies of a batch: numpy takes as long for one frame as for several."""
@@ -156,13 +197,13 @@ class Measurer:
         details = _details(self._grey(frame, LOOKED_WIDTH, LOOKED_HEIGHT).astype(np.float32))
         return Look(details, box, (width, height))
 
-    def _hashes(self, frame: VideoFrame) -> tuple[bytes, ...]:
+    def _hashes(self, frame: VideoFrame, look: Look | None) -> tuple[bytes, ...]:
         import pdqhash
 
-        if self._look is None or self._look.borders is None:
+        if look is None or look.borders is None:
             return ()
         grey = self._grey(frame, HASHED_SIDE, HASHED_SIDE)
-        sides = np.array(self._look.borders) / (*self._look.size, *self._look.size) * HASHED_SIDE
+        sides = np.array(look.borders) / (*look.size, *look.size) * HASHED_SIDE
         left, top, right, bottom = np.round(sides).astype(int)
         made = list[bytes]()
         for cropped in (0, CROPPED):
@@ -181,6 +222,12 @@ class Measurer:
         scaler = self._scalers.setdefault((width, height), VideoReformatter())
         scaled = scaler.reformat(frame, width, height, form, interpolation=Interpolation.AREA).to_ndarray()
         return np.asarray(scaled, np.uint8)
+
+
+def _is_extreme(level: float, earlier: list[float], later: list[float]) -> bool:
+    if not earlier or not later:
+        return False
+    return max(earlier) < level >= max(later) or min(earlier) > level <= min(later)
 
 
 def _details(y: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
