@@ -216,7 +216,7 @@ def windows() -> None:
             done = scan(raw, table, clip_frames=wanted, clip_step=11, fps=fps, jobs=2)
             summary = transcode(table, out, fps=fps, jobs=2)
             files = sorted(out.rglob("*.mp4"))
-            print(f"--fps {fps}: {done.clips} clips of {done.sources} sources, {len(files)} made, {summary.counts}")
+            print(f"--fps {fps}: {done.clips} clips of {done.sources} sources, {len(files)} made\n{summary}")
             for reader in ("OpenCV", "imageio", "decord"):
                 command = [sys.executable, "-c", READERS, reader, *files]
                 counts = json.loads(

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import ceil, floor
 from typing import NamedTuple
 
 import numpy as np
@@ -103,15 +104,12 @@ class Measurer:
     """Measures the frames of one video, in order."""
 
     def __init__(self, time_base: Fraction, *, with_hashes: bool, picture_size: tuple[int, int] | None) -> None:
-        self._look_ticks, self._size = LOOK_SECONDS / time_base, picture_size
-        self._hash_ticks, self._near_ticks, self._with_hashes = (
-            HASH_SECONDS / time_base,
-            NEAR_SECONDS / time_base,
-            with_hashes,
-        )
+        self._look_ticks, self._hash_ticks = ceil(LOOK_SECONDS / time_base), ceil(HASH_SECONDS / time_base)
+        self._near_ticks = floor(NEAR_SECONDS / time_base)
+        self._with_hashes, self._size = with_hashes, picture_size
         self._before: Small | None = None
         self._look: Look | None = None
-        self._next_look = self._next_hash = Fraction(-1)
+        self._next_look = self._next_hash = -1
         self._scalers: dict[
             tuple[int, int], VideoReformatter
         ] = {}  # one that changes sizes sets up its filters each time
@@ -220,7 +218,7 @@ class Measurer:
 
     def _scaled(self, frame: VideoFrame, width: int, height: int, form: str) -> Grey:
         scaler = self._scalers.setdefault((width, height), VideoReformatter())
-        scaled = scaler.reformat(frame, width, height, form, interpolation=Interpolation.AREA).to_ndarray()
+        scaled = scaler.reformat(frame, width, height, form, interpolation=Interpolation.AREA, threads=1).to_ndarray()
         return np.asarray(scaled, np.uint8)
 
 
