@@ -106,6 +106,7 @@ bench: $(READY)  ## ratios against other tools on real clips (BENCH_SRC=folder);
 	$(BIN)/python tests/bench/sampled.py
 	$(BIN)/python tests/bench/defaults.py
 	$(BIN)/python tests/bench/index.py
+	$(BIN)/python -m tests.bench.scan
 	$(BIN)/python tests/bench/remote.py ours
 
 soak: $(READY)  ## the tests that take minutes: memory over thousands of clips, thousands of damaged files

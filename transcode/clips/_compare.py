@@ -62,8 +62,9 @@ def mark_duplicates(rows: Sequence[Row], others: Sequence[Row], *, mirrored: boo
     groups = group(
         len(every), [*((first[shot], number) for number, shot in enumerate(shots)), *(match[:2] for match in matches)]
     )
-    order = sorted(range(len(every)), key=lambda number: (number < len(rows), -every[number]["seconds"], number))
-    found = duplicates(order, (match for match in matches if shots[match.one] != shots[match.other]))
+    order = sorted(range(len(rows)), key=lambda number: -rows[number]["seconds"])
+    of_others = (match for match in matches if shots[match.one] != shots[match.other])
+    found = duplicates(order, of_others, range(len(rows), len(every)))
     for number, row in enumerate(rows):
         row |= {"duplicate_group": rows[groups[number]]["id"], "duplicate_of": None}
         row |= {"duplicate_offset": None, "duplicate_distance": None}
@@ -71,4 +72,4 @@ def mark_duplicates(rows: Sequence[Row], others: Sequence[Row], *, mirrored: boo
             rate = (row["end_frame"] - row["start_frame"]) / row["seconds"]
             row |= {"duplicate_of": every[match.other]["id"], "duplicate_offset": round(match.seconds * rate)}
             row["duplicate_distance"] = match.distance
-    return sum(number < len(rows) for number in found)
+    return len(found)

@@ -2,7 +2,7 @@
 
 Each clip has PDQ hashes (256 bits, ThreatExchange) of some frames (`_measure`), two of each: of the picture inside black bars, and of its
 middle. Two frames match if a hash of one differs from a hash of the other by at most `DISTANCE` bits. Two clips match if, at one offset
-in time, `MATCHES_PER_SECOND` frames match in the time that they have in common, and three at least, or `SHARE` of the shorter clip. Only
+in time, `MATCHES_PER_SECOND` frames match in the time that they have in common, and five at least, or `SHARE` of the shorter clip. Only
 clips of which one of every `ASKED` frames matches a frame of the other are compared so.
 """
 
@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 DISTANCE = 72  # of 256 bits; two pictures that have nothing in common differ by 128, with a standard deviation of 8
 MATCHES_PER_SECOND = 1.2
-SHARE, LEAST_MATCHES = 0.3, 3
+SHARE, LEAST_MATCHES = 0.3, 5
 OFFSET_SECONDS = 0.2  # offsets of the matches of two clips differ by at most this
 BYTES = 32
-ASKED = 4  # the first hash of every fourth frame is compared with all hashes
+ASKED = 3  # a hash of every third frame is compared with all hashes, in turn the first and the second
 MIRRORED = np.packbits(np.tile([0, 1], 128))  # a mirrored picture has other signs of the odd columns of PDQ's DCT
 NUM_BITS = np.array([number.bit_count() for number in range(256)], np.uint8)
 QUERIES_AT_ONCE = 16_384
@@ -47,12 +47,14 @@ class Match(NamedTuple):
         one: Number of a clip
         other: Number of another clip, which is larger
         seconds: Time in the other one of what the first one shows at 0
+        num_frames: How many of its frames match
         distance: Mean number of bits by which matching hashes differ
     """
 
     one: int
     other: int
     seconds: float
+    num_frames: int
     distance: float
 
 
@@ -83,9 +85,10 @@ class Hashes:
         for text in texts:
             frames = (text or "").split()
             for number, each in enumerate(frames):
-                asked += [len(bits)] if number % ASKED == 0 else []
-                time, _, hashes = each.partition(":")
-                for hash_ in hashes.split(","):
+                time, _, joined = each.partition(":")
+                hashes = joined.split(",")
+                asked += [len(bits) + number // ASKED % len(hashes)] if number % ASKED == 0 else []
+                for hash_ in hashes:
                     seconds.append(float(time))
                     bits.append(base64.b64decode(hash_ + "="))
             starts.append(len(bits))
@@ -131,10 +134,11 @@ class Hashes:
         best = int(np.argmax(past - np.arange(len(pairs))))
         inside = pairs[best : past[best], 0]
         seconds = float(np.median(inside))
-        if len(np.unique(pairs[best : past[best], 1])) < self._least(one, other, seconds):
+        num_frames = len(np.unique(pairs[best : past[best], 1]))
+        if num_frames < self._least(one, other, seconds):
             return None
         near = distances[rows, columns][(offsets >= inside[0]) & (offsets <= inside[-1])]
-        return Match(one, other, seconds, float(np.mean(near)))
+        return Match(one, other, seconds, num_frames, float(np.mean(near)))
 
     def _least(self, one: int, other: int, seconds: float) -> float:
         """Return how many frames of two clips at an offset have to match."""
@@ -158,24 +162,23 @@ def group(num_clips: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
     return [top(number) for number in range(num_clips)]
 
 
-def duplicates(order: Iterable[int], matches: Iterable[Match]) -> dict[int, Match]:
-    """Return the clips that show the same as one that is none of these, with the nearest of those as `other`.
+def duplicates(order: Iterable[int], matches: Iterable[Match], others: Iterable[int] = ()) -> dict[int, Match]:
+    """Return the clips that show the same as one that is none of these, with the one with which it has most bits in common as `other`.
 
     Args:
         order: Numbers of the clips. The first of clips that show the same is no duplicate.
         matches: Pairs of clips.
+        others: Clips that are no duplicates.
     """
     near = defaultdict[int, list[Match]](list)
     for match in matches:
-        near[match.other].append(Match(match.other, match.one, -match.seconds, match.distance))
+        near[match.other].append(match._replace(one=match.other, other=match.one, seconds=-match.seconds))
         near[match.one].append(match)
-    kept, found = set[int](), dict[int, Match]()
+    kept, found = set(others), dict[int, Match]()
     for number in order:
-        nearest = min(
-            (each for each in near[number] if each.other in kept), key=lambda each: each.distance, default=None
-        )
-        if nearest is None:
+        of_kept = (each for each in near[number] if each.other in kept)
+        if (most := max(of_kept, key=lambda each: each.num_frames * (4 * BYTES - each.distance), default=None)) is None:
             kept.add(number)
         else:
-            found[number] = nearest
+            found[number] = most
     return found

@@ -83,7 +83,7 @@ class Cutter:
             yield from self._end(frame, end)
 
     def _opening(self, frame: Frame) -> Fraction:
-        """Return time 0 of an output that begins with a frame, in ticks; ."""
+        """Return time 0 of an output that begins with a frame, in ticks."""
         if self._clock is None or not frame.index:
             return Fraction(frame.tick)
         return self._clock.start_of(frame.tick * self._time_base) / self._time_base

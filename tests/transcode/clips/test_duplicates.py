@@ -170,7 +170,7 @@ def test_groups_are_the_components_of_the_pairs() -> None:
 
 
 def test_each_duplicate_has_a_clip_that_stays() -> None:
-    matches = [Match(one, other, 0.5, 10.0 + one) for one, other in pairwise(range(6))]
+    matches = [Match(one, other, 0.5, 9, 10.0 + one) for one, other in pairwise(range(6))]
     found = duplicates([2, 0, 1, 3, 4, 5], matches)
     assert {number: match.other for number, match in found.items()} == {1: 0, 3: 2, 5: 4}
     assert found[3].seconds == -0.5
