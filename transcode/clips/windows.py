@@ -58,29 +58,27 @@ class Cutter:
         frame: Frame | None = None
         for each in placed:
             if frame is not None and each.shot != shot:
-                yield from self._end(frame, each.item.tick)
+                yield from self._end(frame)
             frame, shot = each.item, each.shot
             if shot is None:
                 self.rest["transition"] += 1
                 continue
-            if self._newest is None:
-                self._covered = frame.index
-                self._begin(frame, shot, each.confidence)
-            else:
-                yield from self._advance(frame)
+            self._open_due(frame, shot, each.confidence)
             for window in self._open:
                 window.add(frame)
+            yield from self._complete(frame)
             if self._windows.rest == "overlap":
                 self._last.append(frame)
-                while self._length_from(SPARE, frame.end_tick) > (self._windows.num_frames or 0):
+                while self._length_from(SPARE, self._end_of(frame)) > (self._windows.num_frames or 0):
                     self._last.popleft()
         if frame is not None:
-            end = (
-                frame.end_tick
-                if self._clock is None
-                else self._clock.end_of(frame.tick, frame.end_tick, self._time_base)
-            )
-            yield from self._end(frame, end)
+            yield from self._end(frame)
+
+    def _end_of(self, frame: Frame) -> int:
+        """Return the end of a frame, as that of the last one of a cut."""
+        if self._clock is None:
+            return frame.end_tick
+        return self._clock.end_of(frame.tick, frame.end_tick, self._time_base)
 
     def _opening(self, frame: Frame) -> Fraction:
         """Return time 0 of an output that begins with a frame, in ticks."""
@@ -88,46 +86,47 @@ class Cutter:
             return Fraction(frame.tick)
         return self._clock.start_of(frame.tick * self._time_base) / self._time_base
 
-    def _begin(self, frame: Frame, shot: int, confidence: float = 1.0) -> None:
-        self._newest = Clip(self._opening(frame), shot, confidence=confidence)
-        self._open.append(self._newest)
-
     def _count(self, opening: Fraction, tick: int) -> int:
         """Return the number of output frames from an opening to a tick."""
         assert self._clock is not None
         return max(1, self._clock.first_output((tick - opening) * self._time_base))
 
-    def _length(self, window: Clip, tick: int) -> int:
-        return window.count if self._clock is None else self._count(window.opening, tick)
+    def _length(self, window: Clip, index: int, tick: int) -> int:
+        """Return the length of a window that ends before a frame of this number, at a tick."""
+        return index - window.first if self._clock is None else self._count(window.opening, tick)
 
-    def _advance(self, frame: Frame) -> Iterator[Clip]:
-        """Yield the windows that are complete before a frame, and open one with it if it is time."""
+    def _open_due(self, frame: Frame, shot: int, confidence: float) -> None:
+        """Open a window with a frame if a shot begins, or if it is time for the next one."""
+        newest, step = self._newest, self._windows.step or self._windows.num_frames
+        if newest is None:
+            self._covered = frame.index
+        elif step is None or self._length(newest, frame.index, frame.tick) < step:
+            return
+        self._newest = Clip(self._opening(frame), shot, confidence=confidence if newest is None else 1.0)
+        self._open.append(self._newest)
+
+    def _complete(self, last: Frame) -> Iterator[Clip]:
+        """Yield the windows that a frame completes."""
         wanted = self._windows.num_frames
         if wanted is None:
             return
-        step, newest = self._windows.step or wanted, self._newest
-        assert newest is not None
-        is_due = self._length(newest, frame.tick) >= step
-        for window in [each for each in self._open if self._length(each, frame.tick) >= wanted]:
-            self._open.remove(window)
-            if self._length(window, frame.tick) == wanted:
-                self._covered = window.end
-                yield window
-        if is_due:
-            self._begin(frame, newest.shot)
+        for window in list(self._open):
+            if (length := self._length(window, last.index + 1, self._end_of(last))) >= wanted:
+                self._open.remove(window)
+                if length == wanted:
+                    self._covered = window.end
+                    yield window
 
-    def _end(self, last: Frame, tick: int) -> Iterator[Clip]:
-        """Yield what is left of a shot that ends at a tick."""
-        wanted, rest = self._windows.num_frames, self._windows.rest
-        for window in self._open:
-            length = self._length(window, tick)
-            if length == wanted or (length >= self._windows.least and (wanted is None or rest == "short")):
-                self._covered = window.end
-                yield window
-                if length != wanted:
-                    break  # the others are parts of this one
+    def _end(self, last: Frame) -> Iterator[Clip]:
+        """Yield what is left of a shot that ends with a frame."""
+        wanted, rest, end = self._windows.num_frames, self._windows.rest, self._end_of(last)
+        if self._open and (wanted is None or rest == "short"):
+            longest = self._open[0]  # the others are parts of this one
+            if self._length(longest, last.index + 1, end) >= self._windows.least:
+                self._covered = longest.end
+                yield longest
         left = last.index + 1 - self._covered if self._newest is not None else 0
-        if left and rest == "overlap" and (clip := self._overlapping(tick)) is not None:
+        if left and rest == "overlap" and (clip := self._overlapping(end)) is not None:
             left = 0
             yield clip
         self.rest["too_short" if wanted is None else "left_over"] += left
