@@ -512,7 +512,8 @@ def alike(hashes: list[Any], known: dict[str, tuple[list[Any], list[Any]]], numb
 def measure_grouping(count: int = 1_000_000) -> None:
     """Group clips of five frames with two hashes each, a tenth of which are copies with about 20 bits that differ, in a process of its own."""
     code = f"""
-import resource, time
+import re, time
+from pathlib import Path
 import numpy as np
 from vidprep.transcode.clips._duplicates import Hashes, group, hashes_text
 rng = np.random.default_rng(0)
@@ -525,7 +526,7 @@ begin = time.perf_counter()
 found = {{match[:2] for match in Hashes.parse(texts, [1.25] * num).matches()}}
 group(num, found)
 true = {{tuple(sorted(pair)) for pair in copies.T.tolist()}}
-seconds, memory = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+seconds, memory = time.perf_counter() - begin, int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1e6
 print(f"{count:,} hashes of {{num:,}} clips: {{seconds:.0f}} s, {{memory:.2f}} GB, ", end="")
 print(f"recall {{len(found & true) / len(true):.4f}}, precision {{len(found & true) / len(found):.4f}}")
 """
