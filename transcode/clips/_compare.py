@@ -32,7 +32,7 @@ def read_clips(place: Path | str) -> Iterator[Row]:
         columns = {"id": labels.ids} | {
             name: values_of(array) for name, array in labels.columns.items() if name in names
         }
-    if len(columns) < len(names):
+    if len(columns) < len(names) or not any(columns["hashes"]):
         raise SettingsError(
             f"{place} has no hashes to compare with: make it from a table of `vidprep scan --duplicates`"
         )

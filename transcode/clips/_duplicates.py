@@ -21,6 +21,7 @@ DISTANCE = 72  # of 256 bits; two pictures that have nothing in common differ by
 MATCHES_PER_SECOND = 1.2
 SHARE, LEAST_MATCHES = 0.3, 5
 OFFSET_SECONDS = 0.2  # offsets of the matches of two clips differ by at most this
+NEAREST = 4  # the offset is that of the frames that match to within so many bits as well as the best
 BYTES = 32
 ASKED = 3  # a hash of every third frame is compared with all hashes, in turn the first and the second
 MIRRORED = np.packbits(np.tile([0, 1], 128))  # a mirrored picture has other signs of the odd columns of PDQ's DCT
@@ -126,18 +127,20 @@ class Hashes:
         mine, others = (slice(*self.starts[number : number + 2]) for number in (one, other))
         distances = NUM_BITS[(self.bits[mine] ^ turned)[:, None] ^ self.bits[others]].sum(-1, dtype=int)
         rows, columns = np.nonzero(distances <= DISTANCE)
-        offsets = np.round(self.seconds[others][columns] - self.seconds[mine][rows], 3)
-        pairs = np.unique(np.stack([offsets, self.seconds[mine][rows]], 1), axis=0)  # a frame has two hashes
-        if not len(pairs):
+        if not len(rows):
             return None
-        past = np.searchsorted(pairs[:, 0], pairs[:, 0] + OFFSET_SECONDS, "right")
-        best = int(np.argmax(past - np.arange(len(pairs))))
-        inside = pairs[best : past[best], 0]
-        seconds = float(np.median(inside))
-        num_frames = len(np.unique(pairs[best : past[best], 1]))
+        offsets = np.round(self.seconds[others][columns] - self.seconds[mine][rows], 3)
+        order = np.argsort(offsets, kind="stable")
+        rows, columns, offsets = rows[order], columns[order], offsets[order]
+        in_common = np.concatenate([[0], np.cumsum(4 * BYTES - distances[rows, columns])])
+        past = np.searchsorted(offsets, offsets + OFFSET_SECONDS, "right")
+        best = int(np.argmax(in_common[past] - in_common[:-1]))
+        window = slice(best, past[best])
+        near = distances[rows[window], columns[window]]
+        seconds = float(np.median(offsets[window][near <= near.min() + NEAREST]))
+        num_frames = len(np.unique(self.seconds[mine][rows[window]]))
         if num_frames < self._least(one, other, seconds):
             return None
-        near = distances[rows, columns][(offsets >= inside[0]) & (offsets <= inside[-1])]
         return Match(one, other, seconds, num_frames, float(np.mean(near)))
 
     def _least(self, one: int, other: int, seconds: float) -> float:

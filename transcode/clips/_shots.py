@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -33,7 +33,8 @@ MIXED_LEVELS, MIXED_SHARE = 14.0, 0.22
 BACK, ENDS = 0.05, 0.04
 BEYOND = 0.15  # how far the frames beside a transition may be on the line of its frames
 BESIDE = max(LENGTHS) // 4
-DELAY = max(LENGTHS) + 2 * BESIDE + 1
+SHORTEST = 5  # frames between a cut or transition and a transition that make a shot
+DELAY = max(LENGTHS) + 2 * BESIDE + 1 + SHORTEST
 
 
 class HasSmall(Protocol):
@@ -99,9 +100,11 @@ def place(items: Iterable[T]) -> Iterator[Placed[T]]:
     seen: deque[_Seen[T]] = deque(maxlen=2 * DELAY)
     shot, is_new, confidence, waiting, path = 0, False, 1.0, 0, 0.0
 
-    def decide(each: _Seen[T]) -> Placed[T]:
+    def decide(late: int) -> Placed[T]:
         nonlocal shot, is_new, confidence
-        if each.mixed:
+        each = seen[-late]
+        soon = islice(seen, len(seen) - late, len(seen) - late + SHORTEST)
+        if each.mixed or ((each.cut or is_new) and any(later.mixed for later in soon)):
             is_new = True
             return Placed(each.item, None)
         if each.cut:
@@ -118,13 +121,13 @@ def place(items: Iterable[T]) -> Iterator[Placed[T]]:
         _find_cut(seen, len(seen) - 1 - NEIGHBOURS)
         _find_mix(seen, len(seen) - 1 - BESIDE)
         if waiting > DELAY:
-            yield decide(seen[-waiting])
+            yield decide(waiting)
             waiting -= 1
     for late in range(NEIGHBOURS, 0, -1):
         _find_cut(seen, len(seen) - late)
     for late in range(BESIDE, 0, -1):
         _find_mix(seen, len(seen) - late)
-    yield from (decide(seen[-late]) for late in range(waiting, 0, -1))
+    yield from (decide(late) for late in range(waiting, 0, -1))
 
 
 def _find_cut(seen: deque[_Seen[T]], at: int) -> None:

@@ -1,7 +1,7 @@
 """The table of clips: a file that `transcode` and `burst` take as their source, and what a scan that goes on knows from it.
 
 TABLE                       a row for each clip
-TABLE's name.failed.csv     a row for each source that failed, has no clips or is damaged, with the reason
+TABLE.failed.csv            a row for each source that failed, has no clips or is damaged, with the reason
 .TABLE.scan                 while a scan is in progress: a line of JSON for each source that is done
 """
 
@@ -12,7 +12,7 @@ import fcntl
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -21,15 +21,15 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vidprep.formats.errors import DestinationError, SettingsError
+from vidprep.formats.errors import DestinationError, SettingsError, count_of, printable
 from vidprep.formats.model import SourceState
 from vidprep.formats.storage.local import open_unlinked, remove_file, replacing
 from vidprep.formats.storage.untrusted import parse_json, read_regular
 from vidprep.transcode.clips._video import Row, Scanned
+from vidprep.transcode.sources.table_rows import SCANNED
 from vidprep.transcode.sources.tables import csv_cell, read_source_table
 
 SUFFIXES = (".csv", ".parquet", ".jsonl")
-STATE = "scan"  # digest of the settings, size and time of the source
 SHARES_AND_MEANS = (
     "seconds",
     "confidence",
@@ -60,13 +60,13 @@ SCHEMA = pa.schema(
         ("duplicate_of", pa.string()),
         ("duplicate_offset", pa.int64()),
         ("duplicate_distance", pa.float64()),
-        (STATE, pa.string()),
+        (SCANNED, pa.string()),
     ]
 )
 KEYS = ("path", "id", "start_frame", "end_frame", "video_stream")
-OF_THE_TABLE = ("path", STATE)  # columns that are no facts of the frames
+OF_THE_TABLE = ("path", SCANNED)  # columns that are no facts of the frames
 FACTS = frozenset(SCHEMA.names) - {*KEYS}
-FAILED = ("path", "id", "stage", "error", "message", STATE)
+FAILED = ("path", "id", "stage", "error", "message", SCANNED)
 
 
 def check_place(table: Path) -> None:
@@ -75,10 +75,12 @@ def check_place(table: Path) -> None:
         raise SettingsError(f"{table}: the table of clips is one of {', '.join(SUFFIXES)}")
     if table.is_dir():
         raise SettingsError(f"{table}: is a folder; give the name of a table of clips")
+    if not table.parent.is_dir():
+        raise SettingsError(f"{table}: there is no folder {table.parent}; make it first")
 
 
 def failed_path(table: Path) -> Path:
-    return table.with_name(f"{table.stem}.failed.csv")
+    return table.with_name(f"{table.name}.failed.csv")
 
 
 def state_text(digest: str, state: SourceState) -> str:
@@ -107,6 +109,7 @@ class Known:
     def __init__(self, table: Path, digest: str, *, overwrite: bool) -> None:
         self.table, self._digest = table, digest
         self._known: dict[tuple[str, str], Scanned] = {}
+        self._paths = set[str]()
         if not overwrite and table.exists():
             self._read_table()
             self._read_failed()
@@ -141,6 +144,17 @@ class Known:
             remove_file(self._path)
         self._journal.close()
 
+    def check_listed(self, paths: Collection[str]) -> None:
+        """Raise DestinationError if a source whose clips are in the table is still there, and none of these."""
+        known = (self.table.absolute().parent / path for path in self._paths)
+        left = sorted(str(path) for path in known if str(path) not in paths and path.is_file())
+        if left:
+            raise DestinationError(
+                f"has clips of {count_of(len(left), 'source')} that this scan does not list, such as {printable(left[0])}; "
+                "list all, give another name, or --overwrite",
+                path=self.table,
+            )
+
     def of(self, id_: str, state: SourceState) -> Scanned | None:
         return self._known.get((id_, state_text(self._digest, state)))
 
@@ -154,23 +168,25 @@ class Known:
 
     def _read_table(self) -> None:
         table = read_source_table(str(self.table))
-        states = table.values(STATE)
+        states = table.values(SCANNED)
         if table.num_rows and {str(state).split(" ")[0] for state in states} != {self._digest}:
-            why = "no scan wrote it" if STATE not in table.columns else "a scan with other options wrote it"
+            why = "no scan wrote it" if SCANNED not in table.columns else "a scan with other options wrote it"
             raise DestinationError(f"is there, and {why}; give another name, or --overwrite", path=self.table)
         names = [name for name in SCHEMA.names if name in table.columns and name not in OF_THE_TABLE]
-        for row, state in zip(table.select(names).rows(), map(str, states), strict=True):
+        paths = map(str, table.values("path") if table.num_rows else ())
+        for row, path, state in zip(table.select(names).rows(), paths, map(str, states), strict=True):
             id_ = str(row.pop("id")).rsplit("_f", 2)[0]
             done = self._known.setdefault((id_, state), Scanned(id_, _parse_state(state)[1]))
             done.rows.append(row)
+            self._paths.add(path)
 
     def _read_failed(self) -> None:
         with suppress(OSError, ValueError, KeyError):
             for row in csv.DictReader(io.StringIO(read_regular(failed_path(self.table)).decode())):
-                digest, state = _parse_state(row[STATE])
+                digest, state = _parse_state(row[SCANNED])
                 if digest == self._digest:
                     id_ = row["id"].removeprefix("'")
-                    done = self._known.setdefault((id_, row[STATE]), Scanned(id_, state))
+                    done = self._known.setdefault((id_, row[SCANNED]), Scanned(id_, state))
                     done.stage, done.error, done.message = row["stage"], row["error"], row["message"]
 
 

@@ -13,21 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vidprep.formats.errors import SettingsError, SourceError
+from vidprep.formats.errors import SettingsError, SourceError, VidprepError
 from vidprep.transcode.clips import _table
 from vidprep.transcode.clips._video import Row, Scanned, ScanTask, scan_unit
 from vidprep.transcode.clips.windows import Windows
 from vidprep.transcode.settings.run import RunSettings, SourceOptions
 from vidprep.transcode.sources.listing import find_sources
 from vidprep.transcode.sources.scratch import local_file
-from vidprep.transcode.sources.table_rows import NOT_KEPT
+from vidprep.transcode.sources.table_rows import NOT_KEPT, SCANNED
 from vidprep.transcode.sources.unit import SourceList, Unit
 from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child
 from vidprep.transcode.workers.local import LocalPool
 from vidprep.transcode.workers.pool import stop_on_signals
 
 RULE = 1  # of shots, clips and facts: another number scans all again
-NO_CLIP = "no clip of the length that was asked for fits into it"
+NO_CLIP = "no clip of the length that was asked for fits into it, or into one of its shots"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,7 @@ def scan_sources(
         find_duplicates = partial(mark_duplicates, others=others, mirrored=options.mirrored)
     sources = _list(source, choice, options)
     with _table.Known(table, options.digest, overwrite=overwrite) as known:
+        known.check_listed({unit.path for unit in sources.units} | {path for path, _ in sources.problems})
         done = {unit.id: before for unit in sources.units if (before := known.of(unit.id, unit.state)) is not None}
         tasks = [options.task(unit) for unit in sources.units if unit.id not in done]
         summary = ScanSummary(table, sources=len(sources.units) + len(sources.problems), scanned=len(tasks))
@@ -166,14 +167,17 @@ def _scan_in_child(child: Child, task: ScanTask) -> Scanned:
     def allowed(frames: int) -> float:
         return MIN_SECONDS + SECONDS_PER_SECOND * max(0, frames) / FRAMES_PER_SECOND
 
-    with local_file(task.unit, task.settings.retime.source_rate) as local:
-        return child.call_or(failed, scan_unit, replace(task, unit=replace(local, id=task.unit.id)), allowed)
+    try:
+        with local_file(task.unit, task.settings.retime.source_rate) as local:
+            return child.call_or(failed, scan_unit, replace(task, unit=replace(local, id=task.unit.id)), allowed)
+    except VidprepError as error:  # it cannot be fetched
+        return failed(error)
 
 
 def _about(table: Path, unit: Unit, options: ScanOptions) -> dict[str, Any]:
     """Return what the table and the list of failures say of a source. Its path is relative, if it lies in the folder of the table."""
     path = unit.path.removeprefix(f"{table.absolute().parent}/")
-    return {"path": path, _table.STATE: _table.state_text(options.digest, unit.state)}
+    return {"path": path, SCANNED: _table.state_text(options.digest, unit.state)}
 
 
 def _clips_of(

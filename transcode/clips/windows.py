@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
+from typing import NamedTuple
 
 from vidprep.formats.moments import OutputClock
 from vidprep.transcode.clips._measure import Clip, Frame
@@ -32,6 +34,20 @@ class Windows:
     least: int = 1
 
 
+class _Shot(NamedTuple):
+    """The shot that is being cut.
+
+    Attributes:
+        first: Number of its first frame
+        opening: Time 0 of an output that begins with it, in ticks
+    """
+
+    number: int
+    first: int
+    opening: Fraction
+    confidence: float
+
+
 class Cutter:
     """Cuts the frames of one video into clips. Memory grows with the length of a window, not with that of the video.
 
@@ -47,9 +63,11 @@ class Cutter:
     def __init__(self, windows: Windows, clock: OutputClock | None, time_base: Fraction) -> None:
         self._windows, self._clock, self._time_base = windows, clock, time_base
         self._open: list[Clip] = []
-        self._newest: Clip | None = None
+        self._shot: _Shot | None = None
+        self._due = 0  # the output frame of the shot with which the next window begins
         self._last: deque[Frame] = deque()  # of this shot, for "overlap"
-        self._covered = 0  # the first frame that is in no clip
+        self._covered = 0  # the first frame that may be in no clip
+        self._left = 0  # frames before it that are in none
         self.rest = Counter[str]()
 
     def cut(self, placed: Iterable[Placed[Frame]]) -> Iterator[Clip]:
@@ -97,13 +115,25 @@ class Cutter:
 
     def _open_due(self, frame: Frame, shot: int, confidence: float) -> None:
         """Open a window with a frame if a shot begins, or if it is time for the next one."""
-        newest, step = self._newest, self._windows.step or self._windows.num_frames
-        if newest is None:
-            self._covered = frame.index
-        elif step is None or self._length(newest, frame.index, frame.tick) < step:
+        if self._shot is None:
+            self._shot = _Shot(shot, frame.index, self._opening(frame), confidence)
+            self._due, self._covered = 0, frame.index
+        shown = self._shown(self._shot, frame)
+        if shown <= self._due:
             return
-        self._newest = Clip(self._opening(frame), shot, confidence=confidence if newest is None else 1.0)
-        self._open.append(self._newest)
+        self._open.append(Clip(self._opening(frame), shot, confidence=1.0 if self._due else self._shot.confidence))
+        step = self._windows.step or self._windows.num_frames
+        self._due = sys.maxsize if step is None else self._due + ((shown - self._due - 1) // step + 1) * step
+
+    def _shown(self, shot: _Shot, frame: Frame) -> int:
+        """Return the number of output frames from the begin of a shot to the end of a frame."""
+        return frame.index + 1 - shot.first if self._clock is None else self._count(shot.opening, frame.end_tick)
+
+    def _take(self, clip: Clip) -> Clip:
+        """Count the frames up to a clip that are in none, and return it."""
+        self._left += max(0, clip.first - self._covered)
+        self._covered = max(self._covered, clip.end)
+        return clip
 
     def _complete(self, last: Frame) -> Iterator[Clip]:
         """Yield the windows that a frame completes."""
@@ -114,8 +144,7 @@ class Cutter:
             if (length := self._length(window, last.index + 1, self._end_of(last))) >= wanted:
                 self._open.remove(window)
                 if length == wanted:
-                    self._covered = window.end
-                    yield window
+                    yield self._take(window)
 
     def _end(self, last: Frame) -> Iterator[Clip]:
         """Yield what is left of a shot that ends with a frame."""
@@ -123,14 +152,13 @@ class Cutter:
         if self._open and (wanted is None or rest == "short"):
             longest = self._open[0]  # the others are parts of this one
             if self._length(longest, last.index + 1, end) >= self._windows.least:
-                self._covered = longest.end
-                yield longest
-        left = last.index + 1 - self._covered if self._newest is not None else 0
-        if left and rest == "overlap" and (clip := self._overlapping(end)) is not None:
-            left = 0
-            yield clip
-        self.rest["too_short" if wanted is None else "left_over"] += left
-        self._open, self._newest = [], None
+                yield self._take(longest)
+        if last.index + 1 > self._covered and rest == "overlap" and (clip := self._overlapping(end)) is not None:
+            yield self._take(clip)
+        if self._shot is not None:
+            left = self._left + max(0, last.index + 1 - self._covered)
+            self.rest["too_short" if wanted is None else "left_over"] += left
+        self._open, self._shot, self._left = [], None, 0
         self._last.clear()
 
     def _length_from(self, place: int, tick: int) -> int:
@@ -143,7 +171,7 @@ class Cutter:
         """Return the window that ends with the shot; None if none has the right length."""
         for place in range(len(self._last)):
             if self._length_from(place, tick) == self._windows.num_frames:
-                clip = Clip(Fraction(0), self._newest.shot if self._newest else 0)
+                clip = Clip(Fraction(0), self._shot.number if self._shot else 0)
                 for each in islice(self._last, place, None):
                     clip.add(each)
                 return clip

@@ -21,7 +21,7 @@ from vidprep.formats.storage.base import Storage
 from vidprep.formats.storage.local import is_disk_full
 from vidprep.formats.storage.untrusted import read_json
 from vidprep.formats.video.options import EncoderOptions
-from vidprep.transcode.settings.options import QualityGate, Retime, Sampling, Scale, Target
+from vidprep.transcode.settings.options import FrameCount, QualityGate, Retime, Sampling, Scale, Target
 from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.outputs import STATE_DIR
@@ -161,7 +161,7 @@ def differences(before: dict[str, Any], settings: RunSettings) -> list[str]:
 
 
 # Groups of settings in run.json that have a class of their own, and names there that are no field of any.
-_GROUPS = {"sampling": Sampling, "gate": QualityGate, "target": Target, "scale": Scale}
+_GROUPS = {"sampling": Sampling, "count": FrameCount, "gate": QualityGate, "target": Target, "scale": Scale}
 _RULES = {
     "time_rule": "the rule by which seconds become frames (CHANGELOG, 0.2.0)",
     "clock_rule": "--fps took the frame on screen (rule 1) and now takes the nearest one (2; CHANGELOG, 0.2.0): rule",
@@ -216,6 +216,7 @@ class KnownUnit(NamedTuple):
     id: str
     file_name: str
     status: str
+    error: str | None
     attempts: int
     start_seconds: float | None
     end_seconds: float | None

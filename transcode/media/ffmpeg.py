@@ -105,7 +105,9 @@ def _time_filters(stream: FrameStream, scale: int) -> Iterator[str]:
     yield f"trim=end_frame={window.first_output(math.ceil(window.end), stream.opening)}"
 
 
-def build_command(binary: str, source: str, partial: Path, stream: FrameStream, settings: RunSettings) -> list[str]:
+def build_command(
+    binary: str, source: str, partial: Path, stream: FrameStream, settings: RunSettings, num_frames: int | None = None
+) -> list[str]:
     """Return the command as a list. Names start with `file:`, so that none is taken for an option or protocol."""
     import ffmpeg  # every child process imports this module, and few run ffmpeg
 
@@ -138,9 +140,9 @@ def build_command(binary: str, source: str, partial: Path, stream: FrameStream, 
     if (tag := CODECS[options.codec].tags.get(box.name)) is not None:
         writing["tag:v"] = tag
     writing |= box.options
-    if output.frame_rate:  # packets do not tell about a gap; `retime` limits the rest
-        writing["frames:v"] = settings.limits.max_frames + 1
-    else:  # a duration of one tick is not reliable: use the previous step, as the other engine does
+    if num_frames is not None or output.frame_rate:  # packets do not tell about a gap; `retime` limits the rest
+        writing["frames:v"] = num_frames or settings.limits.max_frames + 1
+    if not output.frame_rate:  # a duration of one tick is not reliable: use the previous step, as the other engine does
         too_short = f"lt(DURATION*TB\\,{2 * info.time_base})*gt(N\\,0)"
         duration = f"if({too_short}\\,DTS-PREV_INDTS\\,DURATION)"
         if stream.window.end is not None:  # the last frame ends with the cut
@@ -269,7 +271,10 @@ def score_with_ffmpeg(binary: str, source: str, made: Path, stream: FrameStream,
     """Return the mean PSNR-Y in dB of an output against its source, frame n with frame n, by one ffmpeg command. Raises FfmpegError."""
     info = stream.info
     counted = f"format={settings.output.pixel_format},settb=1/1000,setpts=N"  # by number, not by time
-    graph = f"[0:{info.stream_index}]{filter_chain(stream)},{counted}[due];[1:v:0]{counted}[made];[made][due]psnr"
+    first = "" if settings.count is None else f",trim=end_frame={len(stream.source_indexes)}"
+    graph = (
+        f"[0:{info.stream_index}]{filter_chain(stream)}{first},{counted}[due];[1:v:0]{counted}[made];[made][due]psnr"
+    )
     command = [binary, "-hide_banner", "-nostdin", "-nostats", "-filter_complex_threads", "1"]
     for name, value in _reading(binary, info, settings).items():
         command += [f"-{name}"] if value is None else [f"-{name}", str(value)]

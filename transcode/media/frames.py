@@ -87,6 +87,7 @@ class SourceFacts(StampCounts):
         stamps_spaced: Timestamps that were moved because the container cannot tell them apart
         stamps_crowded: Frames that were dropped because they shared a timestamp
         read_to_end: Whether the source was read to its end
+        is_trimmed: Whether the output ends before the cut does, for its number of frames
         steps: Distinct distances between frames, in ticks
     """
 
@@ -104,6 +105,7 @@ class SourceFacts(StampCounts):
     stamps_spaced: int = 0
     stamps_crowded: int = 0
     read_to_end: bool = False
+    is_trimmed: bool = False
     steps: set[int] = field(default_factory=set)
 
     @property

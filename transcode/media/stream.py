@@ -12,19 +12,21 @@ from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing
 from fractions import Fraction
 from itertools import chain, islice, pairwise
+from math import ceil
 from queue import Full, Queue
 from typing import Generic, NamedTuple, TypeVar
 
 from av.video.frame import VideoFrame
 
-from vidprep.formats.errors import LimitError
+from vidprep.formats.errors import LimitError, ShortError, count_of
 from vidprep.formats.model import Cut, FrameSize, OutputFormat, VideoInfo
-from vidprep.formats.moments import OutputClock, Window
+from vidprep.formats.moments import OutputClock, Window, is_variable
 from vidprep.formats.video.seek import SeekPoint, survey_of
 from vidprep.formats.video.source import Source
 from vidprep.transcode.media._source_picture import is_never_visible
 from vidprep.transcode.media.frames import OutputFrame, SourceFacts, retime, source_frames
 from vidprep.transcode.media.picture_filter import PictureFilter
+from vidprep.transcode.settings.options import FrameCount
 from vidprep.transcode.settings.run import RunSettings
 
 A = TypeVar("A")
@@ -235,7 +237,7 @@ class FrameStream:
             only: Numbers of the output frames to yield, 0 among them; None for all.
             on_progress: Called for each decoded frame.
         """
-        self.info, self.facts = source.info, SourceFacts()
+        self._path, self.info, self.facts = source.path, source.info, SourceFacts()
         self.source_indexes: list[int] = []
         self.source_pts: list[int] = []
         limit = settings.limits.max_frames
@@ -266,6 +268,8 @@ class FrameStream:
             file_base,
             max_frames=limit,
         )
+        if settings.count is not None:
+            frames = self._cut_to(settings.count, frames)
         if only is not None:
             frames = (frame for number, frame in enumerate(frames) if number in only)
         self._frames = self._count(islice(frames, num_frames), first_pts, on_progress)
@@ -277,6 +281,38 @@ class FrameStream:
         """Yield the frames to encode."""
         for frame in self._frames:
             yield FilteredFrame(self.picture_filter.apply(frame.frame), frame.pts, frame.duration)
+
+    def _cut_to(self, wanted: FrameCount, frames: Iterator[OutputFrame]) -> Iterator[OutputFrame]:
+        """Yield frames up to a number that is wanted. Raises ShortError."""
+        given, held = 0, list[OutputFrame]()
+        last: OutputFrame | None = None
+        for frame in frames:
+            held.append(frame)
+            if given == wanted.most:
+                break
+            if wanted.has(given + len(held)):
+                yield from held
+                given, last = given + len(held), frame
+                held.clear()
+        if last is None or given < wanted.least:
+            raise ShortError(
+                f"its output has {count_of(given + len(held), 'frame')}, and --frames {wanted.frames} asks for {wanted.least} or more",
+                path=self._path,
+            )
+        if held:
+            self._end_before(held[0], last.source_index, given)
+
+    def _end_before(self, after: OutputFrame, last: int, num_frames: int) -> None:
+        """Take what follows the last frame of the output out of the facts."""
+        facts = self.facts
+        facts.num_frames = last - self.source_indexes[0] + 1
+        facts.is_vfr = is_variable(facts.steps, self.info.time_base)
+        if self.clock is None:
+            facts.last_end = after.source_pts
+        else:
+            facts.last_end = ceil(self.opening + num_frames / self.clock.rate / self.info.time_base)
+        facts.span = facts.span[0], facts.last_end
+        facts.is_trimmed = True
 
     def _count(
         self, frames: Iterator[OutputFrame], first_pts: int, on_progress: Callable[[], None]

@@ -46,7 +46,9 @@ def write_clips(
         SourceError: It is no table of clips.
     """
     rows: list[Row] = [dict(row) for row in read_source_table(table).rows()]
-    if not rows or not {"id", "start_frame", "end_frame", "motion"} <= rows[0].keys():
+    if not rows:
+        raise SourceError("has no clips", path=table)
+    if not {"id", "start_frame", "end_frame", "motion"} <= rows[0].keys():
         raise SourceError("is no table of clips, such as `vidprep scan` writes", path=table)
     sheets, groups = _by(rows, "path"), [group for group in _by(rows, "duplicate_group") if len(group) > 1]
     chosen = {name: _percentiles(rows, name) for name in rows[0] if name not in NO_FACTS and _is_fact(rows, name)}

@@ -109,12 +109,14 @@ class Events:
         with self._guard:
             self._flying.discard(row.id)
             self._counts["done"] += 1
-            self._counts["failed"] += not row.ok
+            self._counts["failed"] += not row.ok and not self._plan.leaves_out(row)
         fields: dict[str, Any] = {"id": row.id, "seconds": row.encode_seconds, "bytes": self._plan.source_bytes(row)}
         if row.ok:
             fields |= {name: getattr(row, name) for name in ("cpu_seconds", "num_frames", "size_bytes")}
             fields["psnr_y_db"] = row.psnr_y_db if row.psnr_y_db != float("inf") else "inf"
             self._write("finished", **fields)
+        elif self._plan.leaves_out(row):
+            self._write("short", **fields, message=row.message)
         else:
             self._write("failed", **fields, stage=row.stage, message=row.message)
 

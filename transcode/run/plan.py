@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
-from vidprep.formats.errors import DestinationError, SourceError, count_of, printable
+from vidprep.formats.errors import DestinationError, ShortError, SourceError, count_of, printable
 from vidprep.formats.manifest.row import ManifestRow
 from vidprep.formats.storage.base import is_url
 from vidprep.formats.storage.local import digest_samples
@@ -22,7 +22,7 @@ from vidprep.formats.stores.shards import shuffle_ids
 from vidprep.transcode.destination.destination import Destination
 from vidprep.transcode.destination.run_file import KnownUnit
 from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.sources.table_rows import SKIPPED
+from vidprep.transcode.sources.table_rows import NOT_KEPT, SKIPPED
 from vidprep.transcode.sources.tables import one_line
 from vidprep.transcode.sources.unit import SourceList, Unit
 from vidprep.transcode.unit.job import WholeJob, fail, new_row
@@ -59,7 +59,7 @@ def describe_ignored(ignored: Mapping[str, int]) -> str:
     parts = [f"{UNKNOWN}: {', '.join(unknown)}"] if unknown else []
     parts += [f"{reason}: {count}" for reason, count in ignored.items() if not reason.startswith(UNKNOWN)]
     total = sum(ignored.values())
-    noun = "row" if all(reason.startswith(ROW) for reason in ignored) else "file"
+    noun = "row" if all(reason.startswith(ROW) or reason == NOT_KEPT for reason in ignored) else "file"
     return f"{count_of(total, noun)} ignored ({'; '.join(parts)})"
 
 
@@ -71,6 +71,7 @@ class Plan:
         jobs: Videos to process, largest first; for shards see `_for_shards`
         done: Number of videos with a current output, including those in `moved`
         skipped: Number of videos that failed before and are not retried
+        short: Number of videos that are known to be too short; None if these fail
         rejected: Rows of videos that cannot be started
         before: Previous file names of videos that are not done
         other_versions: Number of done videos that another encoder version made
@@ -100,11 +101,16 @@ class Plan:
     moved: dict[str, Unit] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
+    short: int | None = None
 
     @cached_property
     def shares(self) -> dict[str, int]:
         """Source bytes that are counted for each cut of a shared source, by id."""
         return {job.unit.id: job.unit.share_bytes for job in self.jobs if job.unit.sharers > 1}
+
+    def leaves_out(self, row: ManifestRow) -> bool:
+        """Return whether a row is of a video that is too short, which is no failure here."""
+        return self.short is not None and row.error == ShortError.__name__
 
     def source_bytes(self, row: ManifestRow) -> int:
         """Return the source size of a row as counted in the summary."""
@@ -119,11 +125,13 @@ class Rules:
         digests: Digests of its settings, that of this version first
         overwrite: Whether everything that is listed is made again
         skip_failed: Whether failed videos are not retried
+        skip_short: Whether videos that were too short are left out
     """
 
     digests: Collection[str]
     overwrite: bool = False
     skip_failed: bool = False
+    skip_short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +160,7 @@ class Decision(Enum):
     DONE = "its output is current"
     MOVED = "its output is current, and its source had another path"
     SKIP = "it failed before"
+    SHORT = "it was too short before"
     MAKE = "it is made"
     REFUSE = "its output would replace something else"
 
@@ -164,6 +173,8 @@ def decide(unit: Unit, known: Known, rules: Rules) -> Decision:
     if row is not None and known.is_of(unit, rules.digests):
         if row.ok and known.is_held:
             return Decision.MOVED if known.before is not None or row.source != unit.path else Decision.DONE
+        if rules.skip_short and row.error == ShortError.__name__ and known.before is None:
+            return Decision.SHORT
         if rules.skip_failed and not row.ok and known.before is None:
             return Decision.SKIP
     return Decision.REFUSE if known.replaces is not None else Decision.MAKE
@@ -178,6 +189,7 @@ class _Fold:
     refused: list[tuple[Unit, Known]] = field(default_factory=list)
     done: int = 0
     skipped: int = 0
+    short: int = 0
     other_versions: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
@@ -203,6 +215,7 @@ def plan(
     encoder_version: str,
     overwrite: bool = False,
     skip_failed: bool = False,
+    skip_short: bool = False,
     takes_all: bool = False,
     prune: bool = False,
     folder: str | None = None,
@@ -222,6 +235,7 @@ def plan(
         encoder_version: Version of the encoder.
         overwrite: Make everything again.
         skip_failed: Do not retry failed videos.
+        skip_short: Leave out videos that are too short.
         takes_all: Whether these are all sources.
         prune: Remove rows whose source no longer exists.
         folder: The folder that was searched. Sources elsewhere are not considered gone.
@@ -234,7 +248,7 @@ def plan(
     unlisted = {id_: known[id_] for id_ in sorted(known.keys() - listed)}
     elsewhere = () if overwrite or not takes_all else _elsewhere(unlisted, folder)
     gone = _gone(unlisted, elsewhere, are_all_listed=takes_all or is_part)
-    rules, lost = Rules(settings.digests, overwrite, skip_failed), _LostRows(gone, takes_all=takes_all)
+    rules, lost = Rules(settings.digests, overwrite, skip_failed, skip_short), _LostRows(gone, takes_all=takes_all)
     look_up = _LookUp(settings, rules.digests, destination, known, lost, overwrite, starts_over, folder)
     fold = _decide_all(sources, look_up, rules, ffmpeg, encoder_version)
     for id_ in kept:
@@ -260,6 +274,7 @@ def plan(
         fold.moved,
         look_up.renamed,
         kept,
+        fold.short if skip_short else None,
     )
 
 
@@ -275,6 +290,8 @@ def _decide_all(sources: SourceList, look_up: _LookUp, rules: Rules, ffmpeg: str
                 fold.refused.append((unit, known))
             case Decision.SKIP:
                 fold.skipped += 1
+            case Decision.SHORT:
+                fold.short += 1
             case Decision.MOVED | Decision.DONE as decision:
                 assert known.row is not None
                 fold.add_done(

@@ -102,10 +102,11 @@ class Progress:
             self.events.row(row)
         if self._on_row:
             self._on_row(row)
-        self._failed += not row.ok
+        is_left_out = self._plan.leaves_out(row)
+        self._failed += not row.ok and not is_left_out
         if row.ok:
             self._saved += self._plan.source_bytes(row) - (row.size_bytes or 0)
-        else:
+        elif not is_left_out:
             self.message(f"failed: {printable(row.source)}: {row.stage}: {printable(row.message or '')}")
         so_far = f"{self._failed} failed, {format_bytes(self._saved)} saved"
         self._bar.set_postfix_str(so_far, refresh=False)
@@ -143,6 +144,7 @@ class Progress:
         parts += [f"{summary.relabelled} relabelled"] if summary.relabelled else []
         parts += [f"{count_of(summary.removed, 'old row')} removed"] if summary.removed else []
         parts += [f"{summary.skipped_failed} failed before and skipped"] if summary.skipped_failed else []
+        parts += [f"{summary.short} too short and left out"] if summary.short else []
         parts += [f"{summary.not_started} not started"] if summary.not_started else []
         parts += [f"{summary.warned} with warnings"] if summary.warned else []
         sizes = f"{format_bytes(summary.bytes_before)} -> {format_bytes(summary.bytes_after)}"

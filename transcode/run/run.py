@@ -45,6 +45,7 @@ class Summary:
         failed: Videos that failed in this call
         done_before: Videos that an earlier call had finished
         skipped_failed: Videos that failed in an earlier call and were not retried
+        short: Videos that are left out because they are too short
         not_started: Videos that were not started before the run was stopped
         warned: Videos with a warning; notes do not count
         warnings: Number of videos with each code of the column `warning_codes`
@@ -71,6 +72,7 @@ class Summary:
     failed: int = 0
     done_before: int = 0
     skipped_failed: int = 0
+    short: int = 0
     not_started: int = 0
     warned: int = 0
     warnings: dict[str, int] = field(default_factory=dict)
@@ -176,6 +178,7 @@ class RunState:
         self.summary = Summary(
             done_before=plan.done,
             skipped_failed=plan.skipped,
+            short=plan.short or 0,
             bytes_before=plan.bytes_before,
             bytes_after=plan.bytes_after,
             ignored=sum(plan.ignored.values()),
@@ -337,6 +340,8 @@ def _count(row: ManifestRow, plan: Plan, summary: Summary) -> None:
         summary.bytes_before += plan.source_bytes(row)
         summary.bytes_after += row.size_bytes or 0
         summary.larger_than_source += "larger_than_source" in row.warning_codes
+    elif plan.leaves_out(row):
+        summary.short += 1
     else:
         summary.failed += 1
         if len(summary.failures) < KEPT_FAILURES:

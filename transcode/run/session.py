@@ -102,6 +102,7 @@ class RunRequest:
             encoder_version=encoder_version(settings, self.ffmpeg),
             overwrite=self.options.overwrite,
             skip_failed=self.options.skip_failed,
+            skip_short=self.options.on_short == "skip",
             prune=self.options.prune,
             takes_all=self.why_partial(sources) is None,
             folder=str(self.source.absolute()) if isinstance(self.source, Path) and self.source.is_dir() else None,
@@ -494,11 +495,12 @@ def _say_what_was_found(session: Session, recovered: int, todo: Plan) -> None:
         )
     if left := sorted(set(todo.gone) - set(todo.removed)):
         them = "them" if len(left) > 1 else "it"
+        or_kept = ", or which --keep leaves out" if request.choice.keep is not None else ""
         pruning = (
             "--prune removes" if request.why_partial(sources) is None else "--prune, in a run of all sources, removes"
         )
         message(
-            f"{count_of(len(left), 'video')} whose source or cut is gone, such as {one_line(left[0])} ({pruning} {them})"
+            f"{count_of(len(left), 'video')} whose source or cut is gone{or_kept}, such as {one_line(left[0])} ({pruning} {them})"
         )
     if todo.kept:
         first, fault = min(todo.kept.items())

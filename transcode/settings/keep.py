@@ -64,7 +64,8 @@ def rows_kept(text: str, columns: Mapping[str, pa.Array], num_rows: int, path: s
     try:
         kept = table.filter(_parse(text))[""].to_numpy()
     except (pa.ArrowException, TypeError) as error:
-        raise SettingsError(f"<keep>: {str(error).strip().partition(chr(10))[0]}", keep=text) from error
+        why = "it compares a column with a value of another type, or names a column that is neither true nor false"
+        raise SettingsError(f"<keep>: {why} ({str(error).strip().partition(chr(10))[0]})", keep=text) from error
     found = np.zeros(num_rows, np.bool_)
     found[kept] = True
     return found

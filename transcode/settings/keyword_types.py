@@ -59,6 +59,8 @@ class TrialKeywords(SampleKeywords, total=False):
 class RunKeywords(SampleKeywords, total=False):
     hdr: Literal["sdr", "keep"] | None
     on_damage: Literal["warn", "fail"]
+    frames: str | None
+    least_frames: int | None
     target_psnr: float | None
     target_mode: str
     target_vmaf: float | None
@@ -73,6 +75,7 @@ class RunKeywords(SampleKeywords, total=False):
     actions: Literal["last", "mean", "sum"] | None
     images_to_video: bool
     overwrite: bool
+    on_short: Literal["fail", "skip"]
     skip_failed: bool
     prune: bool
     events: str | Path | None

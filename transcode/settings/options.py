@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from itertools import count
 from typing import Annotated, Any, ClassVar, cast
 
 from vidprep.formats.errors import SettingsError
@@ -197,6 +198,60 @@ class Scale:
         parts = {*name.split("/"), *(part.rpartition(".")[2] for part in name.split("/"))}
         sides = [pixels for part, pixels in self.side_of if part in parts]
         return replace(self, short_side=sides[-1] if sides else self.short_side, side_of=())
+
+
+COUNT = re.compile(r"(?:(\d{1,2})n(?:\+(\d{1,2}))?|(\d{1,9}))")
+COUNTS = "give a number such as 81, or a form such as 4n+1 or 8n+1, of numbers below 100"
+
+
+@document
+@dataclass(frozen=True, slots=True)
+class FrameCount:
+    """Number of frames of an output."""
+
+    HEADING: ClassVar[str] = "Frames"
+
+    frames: Annotated[
+        str,
+        Option(
+            "Frames of each output: exactly N, or the largest number of the form An+B, such as 4n+1, that the video has. What is over at "
+            "its end is cut off.",
+            "N|An+B",
+        ),
+    ]
+    least_frames: Annotated[
+        int | None, Option("Of --frames An+B: a video with fewer is too short; see --on-short.", "N", least=1)
+    ] = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "frames", str(self.frames).replace(" ", ""))
+        check_options(self)
+        form = COUNT.fullmatch(self.frames)
+        if form is None or not (int(form[3] or 0) or int(form[1] or 0)):
+            raise SettingsError(f"<frames>: {COUNTS}", frames=self.frames)
+        if self.most is not None and self.least_frames is not None:
+            raise SettingsError(
+                "<least_frames> goes with a form such as 4n+1", frames=self.frames, least_frames=self.least_frames
+            )
+
+    @property
+    def most(self) -> int | None:
+        """The exact number; None for a form."""
+        return int(self.frames) if self.frames.isdigit() else None
+
+    @property
+    def least(self) -> int:
+        """The least number of frames of an output."""
+        if self.most is not None:
+            return self.most
+        return next(number for number in count(max(1, self.least_frames or 1)) if self.has(number))
+
+    def has(self, number: int) -> bool:
+        """Return whether an output may have so many frames, as far as the form says."""
+        if self.most is not None:
+            return number <= self.most
+        step, _, first = self.frames.partition("n")
+        return number >= int(first or 0) and (number - int(first or 0)) % int(step) == 0
 
 
 @document

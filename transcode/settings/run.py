@@ -8,7 +8,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from itertools import chain, combinations
 from pathlib import Path
@@ -20,7 +20,7 @@ from vidprep.formats.option import Declared, Option, check_options, document, op
 from vidprep.formats.storage.base import is_url
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode.settings.keep import check_condition
-from vidprep.transcode.settings.options import Limits, QualityGate, Retime, Sampling, Scale, Target
+from vidprep.transcode.settings.options import FrameCount, Limits, QualityGate, Retime, Sampling, Scale, Target
 from vidprep.transcode.settings.output import FrameOutput, Output, VideoOutput, output_of
 from vidprep.transcode.settings.parse import (
     ALWAYS_SCORED,
@@ -188,6 +188,13 @@ class RunOptions:
             "Process the listed sources again. If these are all sources, start from scratch; other settings are allowed then."
         ),
     ] = False
+    on_short: Annotated[
+        str,
+        Option(
+            "What to do with videos that have too few frames for --frames: they fail, or are left out.",
+            choices=("fail", "skip"),
+        ),
+    ] = "fail"
     skip_failed: Annotated[bool, Option("Do not retry videos that failed before.")] = False
     prune: Annotated[
         bool,
@@ -259,6 +266,7 @@ class RunSettings:
         limits: Limits for one source.
         target: A PSNR that decides the CRF or quality.
         sampling: Which frames are stored; None for all.
+        count: How many frames an output may have; None for any number.
         clock_rule: Which source frame a constant rate shows: CLOCK_RULE, or that of an earlier version that made a destination.
     """
 
@@ -280,6 +288,7 @@ class RunSettings:
     ] = "warn"
     target: Target | None = None
     sampling: Sampling | None = None
+    count: FrameCount | None = None
     clock_rule: int = CLOCK_RULE
 
     def __post_init__(self) -> None:
@@ -290,6 +299,12 @@ class RunSettings:
             raise SettingsError(
                 "<fps> and <sample_fps> exclude each other; give one",
                 fps=str(self.retime.frame_rate),
+                sample_fps=self.sampling.fps,
+            )
+        if self.sampling is not None and self.count is not None:
+            raise SettingsError(
+                "<frames> and <sample_fps> exclude each other; give one",
+                frames=self.count.frames,
                 sample_fps=self.sampling.fps,
             )
         needed: dict[str, Any] = {"score": self.gate.more_scores} if self.gate.scores_in_order else {}
@@ -323,7 +338,7 @@ class RunSettings:
         Args:
             duration: Length of the video in seconds; None if unknown.
         """
-        if self.target is not None or self.gate.scores_in_order:
+        if self.target is not None or self.gate.scores_in_order or self.count is not None:
             return None
         return self.output.segment_seconds(duration)
 
@@ -373,6 +388,8 @@ class RunSettings:
             reading["video_stream"] = self.retime.video_stream
         if self.sampling is not None:
             reading["sampling"] = self.sampling.as_dict()
+        if self.count is not None:
+            reading["count"] = asdict(self.count)
         return (
             self.output.as_dict()
             | target
@@ -412,6 +429,7 @@ class RunSettings:
                 scale=Scale(**scale | {"size": parse_size(_text(size)) if size else None}),
                 target=Target(**values["target"]) if values.get("target") else None,
                 sampling=Sampling(**values["sampling"]) if values.get("sampling") else None,
+                count=FrameCount(**values["count"]) if values.get("count") else None,
                 hdr=values["hdr"],
                 on_damage=values["on_damage"],
                 clock_rule=int(values.get("clock_rule", 1)) if rate else CLOCK_RULE,
@@ -457,7 +475,7 @@ Built = TypeVar("Built")
 SOURCES = (SourceOptions,)
 SAMPLE = (*SOURCES, Retime, Scale)
 SCORING = tuple(each for each in options_of(QualityGate) if each.keyword in ("score", "vmaf_model"))
-_REST = (RunSettings, Target, QualityGate, RunOptions, Limits)
+_REST = (RunSettings, FrameCount, Target, QualityGate, RunOptions, Limits)
 KINDS = {"transcode": (*SAMPLE, EncoderOptions, VideoOutput, *_REST), "burst": (*SAMPLE, FrameOutput, Sampling, *_REST)}
 
 
@@ -559,6 +577,8 @@ def build_settings(keywords: Mapping[str, Any], kind: type[Output]) -> RunSettin
         for name, unset in usually.items():
             if keywords.get(name, unset) != unset:
                 raise SettingsError(f"<{name}> needs <sample_fps>", **{name: keywords[name], "sample_fps": 2})
+    if keywords.get("frames") is None and keywords.get("least_frames") is not None:
+        raise SettingsError("<least_frames> needs <frames>", least_frames=keywords["least_frames"], frames="4n+1")
     more = {"encoder": build_options(EncoderOptions, keywords)} if kind is VideoOutput else {}
     return build_options(
         RunSettings,
@@ -566,6 +586,7 @@ def build_settings(keywords: Mapping[str, Any], kind: type[Output]) -> RunSettin
         output=build_options(kind, keywords, **more),
         target=target,
         sampling=sampling,
+        count=None if keywords.get("frames") is None else build_options(FrameCount, keywords),
         retime=build_options(Retime, keywords),
         scale=build_scale(keywords),
         gate=build_gate(keywords),

@@ -282,7 +282,7 @@ def find_sources(
         progress,
         takes_pictures=takes_pictures,
     )
-    narrowed = (("--limit", options.limit), ("--include", include), ("--exclude", exclude), ("--keep", options.keep))
+    narrowed = (("--limit", options.limit), ("--include", include), ("--exclude", exclude))
     search.why_partial = next((f"{name} leaves out some" for name, value in narrowed if value), None)
     finish = partial(_source_list, search, extension, options)
     reads = partial(

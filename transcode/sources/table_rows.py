@@ -256,6 +256,7 @@ NAMES_OF_PATH = (
     "src",
 )
 NOT_KEPT = "left out by --keep"
+SCANNED = "scan"  # the column of a table of clips with digest of the settings, size and time of the source
 NAMES_OF_LABELS = ("label", "split")  # those that training uses
 
 
@@ -307,6 +308,7 @@ def read_table(
     search.table = replace(source.select(chosen), notes={**source.select(chosen).notes, **_notes_of_names(chosen)})
     faults = faults_of_columns(search.table)
     rows = zip(*(source.values(name) for name in KEYS), cuts, strict=True)
+    scanned = source.values(SCANNED) if SCANNED in names else [None] * source.num_rows
     remote, left_out = RemoteFiles(), rows_left_out(keep, source, path) if keep is not None else frozenset[int]()
     for number, (given_path, given_id, cells) in enumerate(rows):
         if number in left_out:
@@ -315,7 +317,10 @@ def read_table(
         try:
             if number in faults:
                 raise ValueError(faults[number])
-            _add_row(search, remote, "" if is_table(table) else path, number, given_path, given_id, places.cut(cells))
+            cut = places.cut(cells)
+            _add_row(
+                search, remote, "" if is_table(table) else path, number, given_path, given_id, cut, scanned[number]
+            )
         except ValueError as error:
             faults[number] = str(error)
         search.count()
@@ -462,7 +467,14 @@ def _same_cuts(search: SourceSearch) -> dict[int, str]:
 
 
 def _add_row(
-    search: SourceSearch, remote: RemoteFiles, table: str, number: int, given_path: Any, given_id: Any, cut: Cut
+    search: SourceSearch,
+    remote: RemoteFiles,
+    table: str,
+    number: int,
+    given_path: Any,
+    given_id: Any,
+    cut: Cut,
+    scanned: object,
 ) -> None:
     """Add one row, counted from 0, to units, ignored or problems. Raises ValueError for an invalid row."""
     where = f"{os.path.basename(table) or IN_MEMORY} row {number + 1}: "
@@ -472,6 +484,8 @@ def _add_row(
         search.ignored.append((path, where + reason))
         return
     state, fault = _look_at(path, remote, takes_pictures=search.takes_pictures)
+    if isinstance(state, SourceState) and _is_another(state, scanned):
+        state, fault = None, "another file than the one that was scanned; run the scan again"
     if state is None:
         search.refuse(number + 1, Unit(unit_id, path, 0, 0, cut, row=number), where + fault)
         return
@@ -482,6 +496,12 @@ def _add_row(
         search.add_series(_id_of_cut(relative, cut) if given_id is None else unit_id, path, state, cut, number)
     else:
         search.add(unit_id, path, state, cut, number)
+
+
+def _is_another(state: SourceState, scanned: object) -> bool:
+    """Return whether a file has another size than the one that `scan` read (not another time: copies may have one)."""
+    cells = str(scanned).split(" ")
+    return len(cells) == 3 and cells[1].isdigit() and int(cells[1]) != state.size_bytes
 
 
 def _paths_of(given: Any, base: str) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from vidprep.transcode.media.encode import encode_and_measure
 from vidprep.transcode.media.ffmpeg import build_command, measure_file, run_ffmpeg, why_not_ffmpeg
 from vidprep.transcode.media.ffmpeg_program import ffmpeg_version
 from vidprep.transcode.media.frames import SourceFacts
-from vidprep.transcode.media.stream import FrameStream, open_source
+from vidprep.transcode.media.stream import FrameStream, open_source, timing_of
 from vidprep.transcode.media.verify import FileTimes, Measurements, check_file
 from vidprep.transcode.settings.output import FrameOutput
 from vidprep.transcode.unit._segments import facts_of, join
@@ -112,7 +112,14 @@ def encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context) -> Outcome
     partial = Path(job.partial)
     with open_source(unit.path, settings, unit.cut) as again:
         check_claims(again, settings, stream.window, stream.clock, context.on_progress)
-    command = build_command(job.ffmpeg, unit.path, partial, stream, settings)
+    num_frames = None
+    if settings.count is not None:
+        with open_source(unit.path, settings, unit.cut) as counted:
+            frames = FrameStream(
+                counted, settings, timing_of(counted, settings, unit.cut), on_progress=context.on_progress
+            )
+            num_frames = sum(1 for _ in frames)
+    command = build_command(job.ffmpeg, unit.path, partial, stream, settings, num_frames)
     try:
         run_ffmpeg(command, unit.path)
         measured = measure_file(settings, partial, stream, context.cores)

@@ -191,7 +191,7 @@ def _cut_short(made: Outcome, stream: FrameStream) -> Iterator[Remark]:
     outlast the pictures.
     """
     facts, base, window = made.facts, stream.info.time_base, stream.window
-    if not facts.read_to_end:
+    if not facts.read_to_end or facts.is_trimmed:
         return
     if window.end_frame is not None and (count := facts.num_frames + (window.start_frame or 0)) < window.end_frame:
         yield Remark("cut_short", f"the cut asks for frames up to {window.end_frame}; the source has {count}")

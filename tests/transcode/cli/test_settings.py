@@ -15,7 +15,7 @@ from vidprep.formats.manifest.row import ManifestRow, check_row
 from vidprep.formats.model import FrameSize, rescale, round_half_away
 from vidprep.formats.video.options import EncoderOptions
 from vidprep.transcode import bench, sweep, validate
-from vidprep.transcode.settings.options import Limits, QualityGate, Retime, Sampling, Scale, Target
+from vidprep.transcode.settings.options import FrameCount, Limits, QualityGate, Retime, Sampling, Scale, Target
 from vidprep.transcode.settings.output import FrameOutput, VideoOutput
 from vidprep.transcode.settings.parse import parse_rate, parse_size
 from vidprep.transcode.settings.run import RunSettings, build_settings
@@ -69,6 +69,11 @@ def test_invalid_sizes_are_refused(text):
         (lambda: Scale(max_area=10_000), "needs multiple_of"),
         (lambda: Scale(multiple_of=28, max_area=10_000), "over max_area"),
         (lambda: Sampling(0.0), "above 0"),
+        (lambda: FrameCount("0"), "give a number such as 81"),
+        (lambda: FrameCount("n+1"), "give a number such as 81"),
+        (lambda: FrameCount("4n+1", least_frames=0), "give 1 or more"),
+        (lambda: FrameCount("81", least_frames=5), "a form such as 4n.1"),
+        (lambda: RunSettings(count=FrameCount("81"), sampling=Sampling(2.0)), "exclude each other"),
         (lambda: Sampling(2.0, max_frames=5, min_frames=5), "below sample_min"),
         (lambda: RunSettings(retime=Retime(Fraction(5)), sampling=Sampling(2.0)), "exclude each other"),
         (lambda: Retime(source_rate=Fraction(1, 3**30)), "too long"),
@@ -106,6 +111,8 @@ CHANGES: dict[str, RunSettings] = {
     "threads": RunSettings(VideoOutput(EncoderOptions(threads=2))),
     "encoder": RunSettings(VideoOutput(EncoderOptions(encoder="h264_nvenc"), engine="ffmpeg")),
     "frame_rate": replace(PLAIN, retime=Retime(Fraction(15))),
+    "count": replace(PLAIN, count=FrameCount("4n+1")),
+    "least_frames": replace(PLAIN, count=FrameCount("4n+1", 9)),
     "clock_rule": replace(PLAIN, retime=Retime(Fraction(15)), clock_rule=1),
     "cut_origin": replace(PLAIN, retime=Retime(cut_origin="container")),
     "source_rate": replace(PLAIN, retime=Retime(source_rate=Fraction(12))),
@@ -154,11 +161,11 @@ def test_every_setting_that_decides_an_output_changes_the_digest():
 def test_no_setting_is_forgotten_by_the_test_above():
     every = {
         field.name
-        for kind in (EncoderOptions, Retime, Scale, QualityGate, VideoOutput, FrameOutput, Target, Sampling)
+        for kind in (EncoderOptions, Retime, Scale, QualityGate, VideoOutput, FrameOutput, FrameCount, Target, Sampling)
         for field in fields(kind)
     }
     every |= {field.name for field in fields(RunSettings)}
-    every -= {"output", "retime", "scale", "gate", "limits", "shard_bytes"}
+    every -= {"output", "retime", "scale", "gate", "limits", "shard_bytes", "frames"}
     assert every - {"encoder"} == CHANGES.keys() - {"encoder", "frames", "kept_jpegs", "coded_jpegs"}
 
 

@@ -44,6 +44,7 @@ NO_PATHS = {
     "remove",
     "max_memory",
     "keep",
+    "frames",
 }
 PARAMETERS = [
     pytest.param(verb, parameter, id=f"{verb} {parameter.name}")

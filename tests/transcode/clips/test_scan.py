@@ -63,10 +63,10 @@ def test_a_second_call_reads_what_is_new_or_changed_alone(raw: Path, tmp_path: P
     assert again(raw, table).scanned == 0
     again(raw, tmp_path / f"fresh{suffix}")
     assert table.read_bytes() == (tmp_path / f"fresh{suffix}").read_bytes()
-    assert (tmp_path / "clips.failed.csv").read_text() == (tmp_path / "fresh.failed.csv").read_text()
+    assert (tmp_path / f"clips{suffix}.failed.csv").read_text() == (tmp_path / f"fresh{suffix}.failed.csv").read_text()
     (raw / "broken.mp4").unlink()
     assert again(raw, table).failed == {}
-    assert not (tmp_path / "clips.failed.csv").exists()
+    assert not (tmp_path / f"clips{suffix}.failed.csv").exists()
 
 
 @pytest.mark.long
@@ -185,7 +185,42 @@ def test_a_damaged_source_has_clips_and_is_listed(tmp_path: Path) -> None:
     assert done.failed == {}
     again = scan(tmp_path / "raw", tmp_path / "clips.csv")
     assert (again.scanned, again.damaged) == (0, done.damaged)
-    assert "damage" in (tmp_path / "clips.failed.csv").read_text()
+    assert "damage" in (tmp_path / "clips.csv.failed.csv").read_text()
+
+
+@pytest.mark.parametrize("options", [{"limit": 2}, {"include": "c01*"}])
+def test_clips_of_sources_that_are_still_there_are_not_lost(raw: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    again(raw, tmp_path / "clips.csv")
+    before = (tmp_path / "clips.csv").read_bytes()
+    with pytest.raises(DestinationError, match=r"that this scan does not list, such as .*raw/c"):
+        again(raw, tmp_path / "clips.csv", **options)
+    make_clips(tmp_path / "elsewhere", 2, frames=20)
+    with pytest.raises(DestinationError, match="clips of 4 sources that this scan does not list"):
+        again(tmp_path / "elsewhere", tmp_path / "clips.csv")
+    assert (tmp_path / "clips.csv").read_bytes() == before
+    assert again(raw, tmp_path / "clips.csv", overwrite=True, **options).clips < 12
+
+
+def test_a_source_that_was_replaced_after_its_scan_fails(raw: Path, tmp_path: Path) -> None:
+    again(raw, tmp_path / "clips.csv")
+    make_clip(raw / "c01.mp4", 24, seed=8)
+    ran = transcode(tmp_path / "clips.csv", tmp_path / "out")
+    assert ran.code == 1
+    rows = manifest(tmp_path / "out").values()
+    assert {row["source"].rpartition("/")[2]: row["status"] for row in rows}["c01.mp4"] == "failed"
+    assert sum(row["status"] == "ok" for row in rows) == 9
+    assert "another file than the one that was scanned" in ran.err
+
+
+def test_a_narrower_condition_narrows_the_dataset(raw: Path, tmp_path: Path) -> None:
+    again(raw, tmp_path / "clips.csv")
+    assert transcode(tmp_path / "clips.csv", tmp_path / "out").code == 0
+    keep = ("--keep", "start_frame > 0")
+    ran = transcode(tmp_path / "clips.csv", tmp_path / "out", *keep)
+    assert "4 videos whose source or cut is gone, or which --keep leaves out" in ran.err
+    assert len(manifest(tmp_path / "out")) == 12
+    assert transcode(tmp_path / "clips.csv", tmp_path / "out", *keep, "--prune").code == 0
+    assert len(manifest(tmp_path / "out")) == 8
 
 
 def test_moved_together_with_its_videos_the_table_is_still_a_source(raw: Path, tmp_path: Path) -> None:

@@ -89,10 +89,10 @@ def test_a_source_that_is_too_short_is_listed_and_is_no_failure(tmp_path: Path) 
     write(tmp_path / "raw/short.mp4", constant(5, 30))
     done = scan(tmp_path / "raw", tmp_path / "clips.csv", min_frames=6)
     assert (done.clips, done.failed, done.without_clips) == (1, {}, 1)
-    assert "short" in (tmp_path / "clips.failed.csv").read_text()
+    assert "short" in (tmp_path / "clips.csv.failed.csv").read_text()
     ran = transcode(tmp_path / "raw", tmp_path / "other.csv", "--min-frames", "6", verb="scan")
     assert ran.code == 0
-    assert "1 source too short" in ran.err
+    assert "1 source without a clip" in ran.err
 
 
 def test_clips_of_a_part_of_a_source_are_numbered_as_the_source(tmp_path: Path) -> None:
@@ -107,3 +107,19 @@ def test_clips_of_a_part_of_a_source_are_numbered_as_the_source(tmp_path: Path) 
     ]
     assert transcode(tmp_path / "clips.csv", tmp_path / "out").code == 0
     assert sorted(numbers_in(tmp_path / "out").values()) == [[*range(n, n + 10)] for n in (15, 25, 35)]
+
+
+@pytest.mark.parametrize(("frames", "step", "fps"), [(1, None, "1"), (2, 1, "1"), (17, 12, "12"), (4, 2, "5")])
+def test_a_step_counts_at_the_rate_of_the_output(tmp_path: Path, frames: int, step: int | None, fps: str) -> None:
+    write(tmp_path / "raw/a.mp4", constant(150, 25))
+    scan(tmp_path / "raw", tmp_path / "clips.csv", clip_frames=frames, clip_step=step, fps=fps)
+    starts = [row["start_frame"] for row in read_source_table(tmp_path / "clips.csv").rows()]
+    apart = Fraction(step or frames) / Fraction(fps) * 25
+    assert len(starts) > 1
+    assert all(abs(start - number * apart) <= 1 for number, start in enumerate(starts)), starts
+
+
+def test_frames_between_windows_are_left_over(tmp_path: Path) -> None:
+    write(tmp_path / "raw/a.mp4", constant(50, 30))
+    done = scan(tmp_path / "raw", tmp_path / "clips.csv", clip_frames=10, clip_step=15)
+    assert (done.clips, done.rest["left_over"]) == (3, 20)
