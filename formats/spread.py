@@ -161,6 +161,28 @@ def are_possible(rule: str, min_frames: int, max_frames: int) -> bool:
     return most_frames(rule, max_frames) >= (round_up(min_frames) if rule == "qwen" else min_frames)
 
 
+def aspect_buckets(multiple: int, area: int) -> list[tuple[int, int]]:
+    """Return the (width, height) of all buckets, ascending: sides that are multiples, of which the shorter one is at least about half the
+    side of a square of that area, and whose product is at most the area. They are those of musubi-tuner's BucketSelector.
+
+    Args:
+        multiple: What sides are multiples of.
+        area: Largest area, in pixels.
+    """
+    side = math.isqrt(area)
+    found = set[tuple[int, int]]()
+    for width in range(max(side // 2 // multiple, 1) * multiple, side + multiple, multiple):
+        if height := area // width // multiple * multiple:
+            found |= {(width, height), (height, width)}
+    return sorted(found)
+
+
+def nearest_bucket(width: float, height: float, multiple: int, area: int) -> tuple[int, int]:
+    """Return the bucket whose aspect ratio differs least from that of a picture, by the quotient of both."""
+    aspect = math.log(width / height)
+    return min(aspect_buckets(multiple, area), key=lambda sides: (abs(math.log(sides[0] / sides[1]) - aspect), sides))
+
+
 LONGEST = 200  # the longer side over the shorter one, from where on `smart_resize` refuses
 
 

@@ -217,6 +217,7 @@ class ManifestRow:
     frame_rate_num: int | None = column("int64", "frames per second as a fraction; null where frames have times of their own", low=1)
     frame_rate_den: int | None = column("int64", "frames per second as a fraction; null where frames have times of their own", low=1)
     num_frames: int | None = column("int64", "frames of the output")
+    bucket: str | None = column("string", "width, height and frames of the output, such as `848x480x81`, with `--buckets`")
     duration_seconds: float | None = column("double", "s")
     pixel_format: str | None = column("string", "such as `yuv420p`")
     keyframe_interval_max: int | None = column("int32", "largest number of frames from one keyframe to the next")

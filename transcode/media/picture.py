@@ -6,6 +6,7 @@ The chain is text for libavfilter, so both engines run the same filters. Every s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -14,7 +15,7 @@ from av.video.format import VideoFormat
 from vidprep.formats.errors import PictureError
 from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.model import NO_CROPPING, NO_HDR_METADATA, Colour, FrameSize, HdrMetadata, Orientation
-from vidprep.formats.spread import smart_resize
+from vidprep.formats.spread import nearest_bucket, smart_resize
 from vidprep.formats.video.rgb import SHORT_OF_WHITE, STRETCH
 from vidprep.transcode.media._source_picture import (
     BT709,
@@ -77,10 +78,10 @@ class Shape:
         turned = source.orientation.transpose
         width, height = _displayed_size(source, warnings)
 
-        target = like.size if like else scale.size
+        target = like.size if like else _bucket(scale, width, height, warnings) if scale.buckets else scale.size
         if target is None:
             return Shape._build_by_short_side(source, scale, width, height, warnings, keeps_odd=keeps_odd)
-        fit = scale.fit if scale.size else "pad"
+        fit = scale.filling if scale.size or scale.buckets else "pad"
         zoom, grows = _zoom(fit, target, width, height)
         stays = like is None and grows and not scale.upscale
         if stays and fit != "pad":
@@ -152,6 +153,22 @@ class Shape:
             final = FrameSize(trim.height, trim.width) if turned else trim
         scaled = FrameSize(final.height, final.width) if turned else final
         return Shape(trim, scaled, final, (0, 0), final)
+
+
+def _bucket(scale: Scale, width: Fraction, height: Fraction, warnings: list[Remark]) -> FrameSize:
+    """Return the bucket of a picture. A smaller one keeps its size, down to multiples, unless it may be enlarged. Raises PictureError."""
+    assert scale.buckets is not None and scale.bucket_area is not None
+    multiple = scale.buckets
+    bucket = FrameSize(*nearest_bucket(float(width), float(height), multiple, math.prod(scale.bucket_area)))
+    if scale.upscale or not _zoom(scale.filling, bucket, width, height)[1]:
+        return bucket
+    own = FrameSize(int(width) // multiple * multiple, int(height) // multiple * multiple)
+    if not min(own):
+        raise PictureError(
+            f"shown at {round(width)}x{round(height)} it is smaller than --buckets {multiple}; allow --upscale"
+        )
+    warnings.append(Remark("not_enlarged", f"smaller than its bucket {bucket}, and not enlarged without --upscale"))
+    return own
 
 
 # Their decoders give mastering display and light level with keyframes alone: a tone map that heeds them changes with each.

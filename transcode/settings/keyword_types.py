@@ -17,6 +17,7 @@ class SourceKeywords(TypedDict, total=False):
     labels: str | Sequence[str] | None
     on_bad_row: Literal["fail", "skip"]
     keep: str | None
+    captions: bool
     split_by: str | Mapping[str, float] | None
     split_group: str | None
     split_seed: int
@@ -43,10 +44,12 @@ class SampleKeywords(SourceKeywords, total=False):
     short_side: int | None
     side_of: str | Mapping[str, int] | tuple[tuple[str, int], ...]
     size: str | tuple[int, int] | None
-    fit: Literal["pad", "crop", "stretch"]
+    fit: Literal["pad", "crop", "stretch"] | None
     multiple_of: int | None
     max_area: int | None
     min_area: int | None
+    buckets: int | None
+    bucket_area: str | tuple[int, int] | None
     scaler: Literal["bicubic", "bilinear", "area", "lanczos"]
     upscale: bool
 

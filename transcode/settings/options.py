@@ -96,7 +96,7 @@ class Retime:
 @document
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Size of the output. Give at most one of short_side, size and multiple_of; without them, the picture keeps its displayed size."""
+    """Size of the output. At most one of short_side, size, multiple_of and buckets is given; without them, pictures keep their size."""
 
     HEADING: ClassVar[str] = "Picture"
 
@@ -110,7 +110,9 @@ class Scale:
         ),
     ] = ()
     size: Annotated[FrameSize | None, Option("Scale to exactly this size; see --fit.", "WxH", parse=parse_size)] = None
-    fit: Annotated[str, Option("How a picture fills --size.", choices=FITS)] = "pad"
+    fit: Annotated[
+        str | None, Option("How a picture fills --size (default: pad) or its bucket (default: crop).", choices=FITS)
+    ] = None
     multiple_of: Annotated[
         int | None,
         Option(
@@ -133,16 +135,31 @@ class Scale:
             f"Smallest area for --multiple-of N, in pixels. Default: {MIN_TILES} N².", "PIXELS", least=4, most=INT32_MAX
         ),
     ] = None
+    buckets: Annotated[
+        int | None,
+        Option(
+            "Scale each video to the bucket whose aspect ratio is nearest to its own: sides are multiples of N (even), the area is that of "
+            "--bucket-area or a little less.",
+            "N",
+            least=2,
+            most=1024,
+        ),
+    ] = None
+    bucket_area: Annotated[
+        FrameSize | None, Option("Size of the square bucket, or of any one with this area.", "WxH", parse=parse_size)
+    ] = None
     scaler: Annotated[str, Option("Scaling algorithm.", choices=SCALERS)] = "bicubic"
     upscale: Annotated[bool, Option("Allow pictures to be enlarged.")] = False
 
     def __post_init__(self) -> None:
-        if self.size is not None and not isinstance(self.size, FrameSize):
-            object.__setattr__(self, "size", parse_size(self.size))
+        for name in ("size", "bucket_area"):
+            if (given_size := getattr(self, name)) is not None and not isinstance(given_size, FrameSize):
+                object.__setattr__(self, name, parse_size(given_size))
         object.__setattr__(self, "side_of", parse_sides(self.side_of))
         check_options(self)
         size = None if self.size is None else str(self.size)
         options: dict[str, Any] = {"short_side": self.short_side, "size": size, "multiple_of": self.multiple_of}
+        options |= {"buckets": self.buckets}
         given = {name: value for name, value in options.items() if value is not None}
         if len(given) > 1:
             raise SettingsError(f"{' and '.join(f'<{name}>' for name in given)} exclude each other; give one", **given)
@@ -153,6 +170,7 @@ class Scale:
             )
         self._check_areas()
         self._check_sides()
+        self._check_buckets()
 
     def _check_areas(self) -> None:
         if self.multiple_of is None:
@@ -177,6 +195,25 @@ class Scale:
             if value < 2 or value % 2 or value > 16384:
                 raise SettingsError(f"<{option}>: give an even number of pixels from 2 to 16384", **named)
 
+    def _check_buckets(self) -> None:
+        area = None if self.bucket_area is None else str(self.bucket_area)
+        if self.buckets is None and area is not None:
+            raise SettingsError("<bucket_area> needs <buckets>", bucket_area=area, buckets=16)
+        if self.buckets is not None:
+            if self.bucket_area is None:
+                raise SettingsError("<buckets> needs <bucket_area>", buckets=self.buckets, bucket_area="512x512")
+            if self.buckets % 2 or self.bucket_area.width * self.bucket_area.height < self.buckets**2:
+                raise SettingsError(
+                    "<buckets>: give an even number of pixels, of which one square is within <bucket_area>",
+                    buckets=self.buckets,
+                    bucket_area=area,
+                )
+
+    @property
+    def filling(self) -> str:
+        """Return the way in which a picture fills its size."""
+        return self.fit or ("pad" if self.buckets is None else "crop")
+
     @property
     def areas(self) -> tuple[int, int]:
         """Smallest and largest area for `multiple_of`, in pixels."""
@@ -188,10 +225,12 @@ class Scale:
 
     def as_dict(self) -> dict[str, object]:
         """Return the options; those that few runs give are left out where they are not given."""
-        late = ("multiple_of", "max_area", "min_area", "side_of")
+        late = ("multiple_of", "max_area", "min_area", "side_of", "buckets", "bucket_area")
         values = {name: value for name, value in asdict(self).items() if name not in late or value not in (None, ())}
         sides = ",".join(f"{name}={pixels}" for name, pixels in self.side_of)
-        return values | {"size": str(self.size) if self.size else None} | ({"side_of": sides} if sides else {})
+        values |= {"fit": self.filling, "size": str(self.size) if self.size else None}
+        values |= {"bucket_area": str(self.bucket_area)} if self.bucket_area else {}
+        return values | ({"side_of": sides} if sides else {})
 
     def for_video(self, name: str) -> Scale:
         """Return the size of one video, by its id."""

@@ -68,6 +68,7 @@ class SourceOptions:
         exclude: Globs on relative paths and names
         limit: Maximum number of sources, the first ones by id
         split_from_folder: Whether the first folder is the label `split`
+        captions: Whether files beside the videos are the label `caption`
         labels: Columns of a table that are labels; None means all
         on_bad_row: What to do with invalid rows
         split_by: Name and share of each split; shares have a sum of 1
@@ -102,6 +103,9 @@ class SourceOptions:
             parse=check_condition,
         ),
     ] = None
+    captions: Annotated[
+        bool, Option("Fill column `caption` from x.txt, or x.json with a text or a list of texts, beside x.mp4.")
+    ] = False
     split_by: Annotated[
         Mapping[str, Fraction] | None,
         Option(
@@ -365,6 +369,7 @@ class RunSettings:
             and scale.short_side is None
             and not scale.side_of
             and scale.multiple_of is None
+            and scale.buckets is None
             and rate in (None, self.retime.source_rate)
         )
 
@@ -508,7 +513,7 @@ def build_options(kind: type[Built], keywords: Mapping[str, Any], **more: object
 
 def build_scale(keywords: Mapping[str, Any]) -> Scale:
     """Build the Scale from keywords. Raises SettingsError."""
-    if keywords.get("fit") not in (None, Scale().fit) and keywords.get("size") is None:
+    if keywords.get("fit") not in (None, "pad") and keywords.get("size") is None and keywords.get("buckets") is None:
         raise SettingsError("<fit> needs <size>", fit=keywords["fit"], size="WxH")
     return build_options(Scale, keywords)
 

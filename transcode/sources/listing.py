@@ -28,6 +28,7 @@ from vidprep.formats.pictures import PICTURE_EXTENSIONS, is_numbered_picture, se
 from vidprep.formats.storage.untrusted import open_regular
 from vidprep.transcode.settings.run import SourceOptions
 from vidprep.transcode.sources._search import Identity, MissingFile, SourceSearch, fault_of_file, identity_of, why_not
+from vidprep.transcode.sources.captions import CAPTION, captions_of
 from vidprep.transcode.sources.outputs import STATE_DIR, check_outputs
 from vidprep.transcode.sources.robot import episode_table, is_robot_dataset
 from vidprep.transcode.sources.scratch import list_remote
@@ -70,6 +71,7 @@ def labels_of(
         and not given.label_from_folder
         and not given.split_from_folder
         and given.split_by is None
+        and not given.captions
     ):
         return None, None
     import pyarrow as pa
@@ -80,6 +82,10 @@ def labels_of(
     if given.label_from_folder:
         folders = [os.path.basename(os.path.dirname(unit.path)) for unit in units]
         columns[CLASS_LABEL] = pa.array(folders, pa.string())
+    if given.captions:
+        if CAPTION in columns:
+            raise SourceError("has a column `caption`: leave out the column, or --captions", path=path)
+        columns[CAPTION] = captions_of(unit.path for unit in units)
     if (given.split_from_folder or given.split_by is not None) and SPLIT_LABEL in columns:
         name = "--split-by" if given.split_by is not None else "--split-from-folder"
         raise SourceError(f"has a column `split`: leave out the column, or {name}", path=path)

@@ -230,13 +230,14 @@ def remarks(made: Outcome, stream: FrameStream) -> list[Remark]:
     return warnings + list(picture_filter.source.warnings)
 
 
-def describe_output(row: ManifestRow, made: Outcome, output: OutputFormat, partial: Path) -> None:
+def describe_output(row: ManifestRow, made: Outcome, output: OutputFormat, partial: Path, *, in_buckets: bool) -> None:
     measured, times = made.measured, made.times
     quality = measured.quality
     row.time_base_num, row.time_base_den = times.time_base.numerator, times.time_base.denominator
     if output.frame_rate is None:
         row.pts = times.pts
     row.num_frames, row.packets = measured.num_frames, times.packets
+    row.bucket = f"{output.size}x{measured.num_frames}" if in_buckets else None
     if isinstance(measured, Measurements):
         row.keyframe_interval_max = measured.keyframe_interval_max
         row.keyframes = list(measured.keyframes)

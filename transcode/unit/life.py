@@ -134,7 +134,7 @@ def _make(job: Job, row: ManifestRow, context: Context) -> Split | None:
         row.warn(remark)
     if not begun == before == _state_of(unit.path):
         raise ReadError("changed while it was being read; run again when it is complete", path=unit.path)
-    describe_output(row, made, stream.output, Path(job.partial))
+    describe_output(row, made, stream.output, Path(job.partial), in_buckets=settings.scale.buckets is not None)
     row.settings_digest = job.settings.digest_of({*_find_unused(job, row, stream, has_sound=has_sound)})
     if settings.output.replaces_source and not unit.cut and (row.size_bytes or 0) > row.source_size_bytes:
         row.warn(

@@ -45,6 +45,7 @@ NO_PATHS = {
     "max_memory",
     "keep",
     "frames",
+    "bucket_area",
 }
 PARAMETERS = [
     pytest.param(verb, parameter, id=f"{verb} {parameter.name}")

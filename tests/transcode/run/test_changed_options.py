@@ -29,9 +29,9 @@ OTHER = {
     "overwrite": (), "skip_failed": True, "prune": True, "events": (), "metrics": (), "ffmpeg": (), "timeout": 60, "max_memory": "2GiB",
     "max_pixels": 1000000, "max_frames": 1000, "quality": 80, "subsampling": "444", "sample_fps": 2, "sample_max": 8,
     "sample_min": 2, "sample_rule": "llava", "keep": "motion > 1",
-    "frames": "2n+1", "least_frames": 3, "on_short": "skip",
+    "captions": True, "buckets": 16, "bucket_area": "64x64", "frames": "2n+1", "least_frames": 3, "on_short": "skip",
 }  # fmt: skip
-NO_OPTION_OF_OUTPUTS = ["include", "exclude", "limit", "label_from_folder", "split_from_folder", "on_bad_row", "split_by", "jobs", "shard_size", "skip_failed", "on_short", "prune", "timeout", "max_memory", "max_pixels", "max_frames", "cut_origin", "source_fps", "video_stream", "audio", "hdr", "on_damage"]  # fmt: skip
+NO_OPTION_OF_OUTPUTS = ["include", "exclude", "limit", "label_from_folder", "split_from_folder", "captions", "on_bad_row", "split_by", "jobs", "shard_size", "skip_failed", "on_short", "prune", "timeout", "max_memory", "max_pixels", "max_frames", "cut_origin", "source_fps", "video_stream", "audio", "hdr", "on_damage"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,66 @@
+"""Captions beside videos become a label of theirs, and of no other video."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import make_clips, manifest, transcode
+from vidprep import VideoDataset
+
+
+def captions_in(destination: Path) -> dict[str, object]:
+    return {id_: row["labels"].get("caption") for id_, row in manifest(destination).items() if row["status"] == "ok"}
+
+
+def test_each_video_has_its_own_caption_whatever_fails(tmp_path: Path) -> None:
+    raw = make_clips(tmp_path / "raw", 4)
+    for number in range(4):
+        (raw / f"c0{number}.txt").write_text(f" clip {number}, \u00e9t\u00e9\n")
+    (raw / "c01.mp4").write_bytes(b"no video")
+    (raw / "c02.txt").unlink()
+    assert transcode(raw, tmp_path / "out", "--captions").code == 1
+    assert captions_in(tmp_path / "out") == {
+        "c00": "clip 0, \u00e9t\u00e9",
+        "c02": None,
+        "c03": "clip 3, \u00e9t\u00e9",
+    }
+    (raw / "c02.txt").write_text("late")
+    ran = transcode(raw, tmp_path / "out", "--captions")
+    assert "relabelled" in ran.err
+    assert captions_in(tmp_path / "out")["c02"] == "late"
+
+
+def test_several_captions_are_a_list(tmp_path: Path) -> None:
+    raw = make_clips(tmp_path / "raw", 4)
+    (raw / "c00.txt").write_text("one")
+    (raw / "c01.json").write_text(json.dumps(["first", "second"]))
+    (raw / "c02.json").write_text(json.dumps({"caption": "only"}))
+    assert transcode(raw, tmp_path / "out", "--captions").code == 0
+    assert captions_in(tmp_path / "out") == {"c00": ["one"], "c01": ["first", "second"], "c02": ["only"], "c03": None}
+    dataset = VideoDataset(tmp_path / "out", sequence_length=4)
+    items = [dataset[number] for number in range(len(dataset))]
+    assert {item["id"]: item["labels"]["caption"] for item in items}["c01"] == ["first", "second"]
+
+
+@pytest.mark.parametrize("text", ["{", "3", '{"label": "x"}', "[1, 2]"])
+def test_what_is_no_caption(tmp_path: Path, text: str) -> None:
+    raw = make_clips(tmp_path / "raw", 1)
+    (raw / "c00.json").write_text(text)
+    ran = transcode(raw, tmp_path / "out", "--captions")
+    assert ran.code == 2
+    assert "c00.json: is no caption of a video" in ran.err
+
+
+def test_cuts_of_one_video_have_its_caption_and_a_column_stays(tmp_path: Path) -> None:
+    raw = make_clips(tmp_path / "raw", 1)
+    (raw / "c00.txt").write_text("all of it")
+    (tmp_path / "cuts.csv").write_text("path,start_frame,end_frame\nraw/c00.mp4,0,3\nraw/c00.mp4,3,6\n")
+    assert transcode(tmp_path / "cuts.csv", tmp_path / "out", "--captions").code == 0
+    assert [*captions_in(tmp_path / "out").values()] == ["all of it"] * 2
+    (tmp_path / "own.csv").write_text("path,caption\nraw/c00.mp4,mine\n")
+    assert transcode(tmp_path / "own.csv", tmp_path / "own").code == 0
+    assert captions_in(tmp_path / "own") == {"raw/c00": "mine"}
+    assert transcode(tmp_path / "own.csv", tmp_path / "x", "--captions").code == 2
