@@ -104,6 +104,13 @@ def pack(
             choices=("conversations", "messages"),
         ),
     ] = None,
+    by_bucket: Annotated[bool, Option("--to clips: a folder for each bucket, such as 848x480x81.")] = False,
+    separator: Annotated[
+        str, Option("--to list: what separates path and label.", choices=("space", "comma", "tab"))
+    ] = "space",
+    suffix: Annotated[
+        str, Option("--to list: suffix of the list. V-JEPA 2 reads .csv only.", choices=(".txt", ".csv"))
+    ] = ".txt",
     multiple_of: Annotated[
         int | None,
         Option(
@@ -179,6 +186,14 @@ def pack(
             )
     if to != "frames":
         _refuse_of(to="frames", sample_fps=sample_fps, multiple_of=multiple_of, captions_as=captions_as)
+    if to != "clips":
+        _refuse_of(to="clips", by_bucket=by_bucket or None)
+    if to != "list":
+        _refuse_of(
+            to="list",
+            separator=None if separator == "space" else separator,
+            suffix=None if suffix == ".txt" else suffix,
+        )
     if to != "lerobot":
         _refuse_of(to="lerobot", rows_gap=None if rows_gap == "error" else rows_gap)
     shard_bytes = parse_bytes(str(shard_size))
@@ -194,7 +209,14 @@ def pack(
         count = pack_store(opened, out, output, num_shards=shards or 1, order=cast("Order", order), overwrite=overwrite)
     else:
         folders = PackOptions(
-            FrameOutput("burst", quality, subsampling), scale, sampling, cast("RowsGap", rows_gap), captions_as
+            FrameOutput("burst", quality, subsampling),
+            scale,
+            sampling,
+            cast("RowsGap", rows_gap),
+            captions_as,
+            by_bucket,
+            separator,
+            suffix,
         )
         count = export(opened, out, to, folders, overwrite=overwrite)
     if carried is None:
@@ -218,8 +240,10 @@ def pack_command(store: Path | str, out: Path, **given: Any) -> None:
     frames                            a folder of img_00001.jpg … for each video
     hf                                a folder for load_dataset("videofolder"), labels included
     lerobot                           a LeRobot 3.0 dataset; labels episode_index, camera, task, rows (a file of values)
+    clips                             x.mp4 and x.txt (its caption), and a table, for trainers of video generators
     torchcodec                        custom_frame_mappings of each video
-    dali, mmaction                    lists of files with numbered labels
+    list                              a list of files with numbered labels (VideoMAE, mmaction2, V-JEPA 2, DALI)
+    dali, mmaction                    the same under the name that these take
 
     \b
     vidprep pack ready/ shards/ --to shards              few large files, in a shuffled order

@@ -1,4 +1,4 @@
-"""Formats of other tools: folders of pictures, Hugging Face, torchcodec, DALI, mmaction2.
+"""Formats of other tools: folders of pictures, Hugging Face, trainers of video generators, lists of files.
 
 frames      OUT/<id>/img_00001.jpg …, and OUT/videos.jsonl: a line for each video as qwen_vl_utils, LLaMA-Factory and NeMo take it:
             `video` (paths relative to the file; `videos` has them in one more list), `fps` and `sample_fps` (frames over duration),
@@ -7,10 +7,14 @@ frames      OUT/<id>/img_00001.jpg …, and OUT/videos.jsonl: a line for each vi
 hf          OUT/metadata.csv and the videos, in a folder for each split: load_dataset("videofolder", data_dir=OUT). It does not
             accept .webm: VP9 is remuxed to mp4.
 torchcodec  OUT/<id>.json: VideoDecoder(path, custom_frame_mappings=…) opens without scanning
-dali        OUT/file_list.txt: "path label", for fn.readers.video(file_list=…); labels that are not numbers are numbered as in
-            OUT/labels.txt; file_list_train.txt … if the store has splits
-mmaction    videos.txt "path label" of an encoded folder; for stores of pictures the folders of `frames`, and rawframes.txt
-            "dir total_frames label"; labels and splits as for dali
+clips       OUT/<id>.mp4 and OUT/<id>.txt with its caption, in a folder for each split, or for each bucket if that is asked for; and
+            metadata.jsonl and metadata.csv, a row for each: `file_name` and `video` (the same), `caption` and `text` (the same), `frames`,
+            `fps`, `width`, `height`, and the labels (`captions` in the first, if there are several). VP9 in .webm is remuxed to mp4.
+list        OUT/videos.txt: "path label", as VideoMAE, mmaction2, V-JEPA 2 (which reads it as .csv only) and DALI read it; labels that
+            are not numbers are numbered as in OUT/labels.txt, and 0 without any; videos_train.txt … if the store has splits. For
+            stores of pictures the folders of `frames`, and rawframes.txt: "dir total_frames label"
+dali        the same as file_list.txt, which wants labels
+mmaction    the same as videos.txt, which wants labels
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from vidprep.formats.errors import StoreError, for_json
+from vidprep.formats.manifest.labels import CLASS_LABEL
 from vidprep.formats.manifest.row import escape_label
 from vidprep.formats.manifest.table import read_rows
 from vidprep.formats.profiles import CONTAINERS
@@ -205,21 +210,73 @@ def _videofolder(store: VideoStore, ids: Sequence[str], out: Path) -> None:
         table = csv.writer(file)
         table.writerow(["file_name", *(csv_cell(escape_label(name, ("file_name",))) for name in names)])
         for id_ in ids:
-            is_webm = store.entry(id_).container == "webm"
-            suffix = ".mp4" if is_webm else f".{store.entry(id_).container}"
-            target = out / f"{id_}{suffix}"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with open_intact(store, id_, checksums.get(id_)) as source:
-                data = source.read()
-            if is_webm:
-                _into_mp4(io.BytesIO(data), target)
-            else:
-                target.write_bytes(data)
+            name = _copy(store, id_, checksums.get(id_), out)
             labels = store.labels(id_)
-            name = f"{id_}{suffix}"
             table.writerow(
                 [f"./{name}" if csv_cell(name) != name else name, *(csv_cell(labels.get(name)) for name in names)]
             )
+
+
+def _copy(store: VideoStore, id_: str, checksum: str | None, out: Path, folder: str = "") -> str:
+    """Copy a video, WebM as mp4. Return its path in `out`."""
+    is_webm = store.entry(id_).container == "webm"
+    name = f"{folder}{id_}.{'mp4' if is_webm else store.entry(id_).container}"
+    target = out / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open_intact(store, id_, checksum) as source:
+        data = source.read()
+    if is_webm:
+        _into_mp4(io.BytesIO(data), target)
+    else:
+        target.write_bytes(data)
+    return name
+
+
+class _Clip(NamedTuple):
+    """Columns of a row."""
+
+    id: str
+    sha256: str | None
+    frame_rate_num: int | None
+    frame_rate_den: int | None
+    duration_seconds: float | None
+
+
+CLIP_KEYS = ("file_name", "video", "caption", "text", "frames", "fps", "width", "height")
+
+
+def write_clips(store: FrameStore, out: Path, options: PackOptions) -> None:
+    rows = {row.id: row for row in read_rows(store.folder, _Clip)}
+    for split, ids in ids_of_splits(store).items():
+        (out / split).mkdir(exist_ok=True)
+        clips = [_write_clip(cast(VideoStore, store), id_, rows.get(id_), out / split, options) for id_ in ids]
+        with (out / split / "metadata.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(clip, ensure_ascii=False, default=str) + "\n" for clip in clips)
+        with (out / split / "metadata.csv").open("w", encoding="utf-8", newline="") as file:
+            names = list(dict.fromkeys(name for clip in clips for name in clip if name != "captions"))
+            table = csv.writer(file)
+            table.writerows([names, *([csv_cell(clip.get(name)) for name in names] for clip in clips)])
+
+
+def _write_clip(store: VideoStore, id_: str, row: _Clip | None, out: Path, options: PackOptions) -> dict[str, Any]:
+    """Write a clip and its caption. Return its metadata."""
+    video, labels = store[id_], dict(store.labels(id_))
+    folder = f"{video.width}x{video.height}x{len(video)}/" if options.by_bucket else ""
+    name = _copy(store, id_, None if row is None else row.sha256, out, folder)
+    captions = labels.pop("caption", None)
+    captions = [captions] if isinstance(captions, str) else [*(captions or ())]
+    caption = captions[0] if captions else None
+    if caption is not None:
+        (out / name).with_suffix(".txt").write_text(f"{caption}\n", encoding="utf-8")
+    fps = None
+    if row is not None and row.frame_rate_num and row.frame_rate_den:
+        fps = row.frame_rate_num / row.frame_rate_den
+    elif seconds := _seconds(video, None):
+        fps = round(len(video) / seconds, RATE_DIGITS)
+    clip: dict[str, Any] = {"file_name": name, "video": name, "caption": caption, "text": caption}
+    clip |= {"frames": len(video), "fps": fps, "width": video.width, "height": video.height}
+    clip |= {"captions": captions} if len(captions) > 1 else {}
+    return clip | {escape_label(key, CLIP_KEYS): for_json(value) for key, value in labels.items()}
 
 
 def _into_mp4(source: BinaryIO, target: Path) -> None:
@@ -245,9 +302,12 @@ def write_torchcodec(store: FrameStore, out: Path, _options: PackOptions) -> Non
         target.write_text(store.frame_mappings(id_))
 
 
-def _parse_list(text: str) -> str:
-    if any(letter.isspace() for letter in text):
-        raise StoreError(f"{text}: this format separates fields by spaces, and the path has some; rename it")
+SEPARATORS = {"space": " ", "comma": ",", "tab": "\t"}
+
+
+def _listed(text: str, separator: str) -> str:
+    if SEPARATORS[separator] in text or "\n" in text:
+        raise StoreError(f"{text}: fields of the list are separated by a {separator}, and the path has one; rename it")
     return text
 
 
@@ -261,19 +321,28 @@ def _own_file(store: VideoStore, id_: str) -> str:
     return place if isinstance(place, str) else str(place.absolute())
 
 
-def write_dali(store: FrameStore, out: Path, _options: PackOptions) -> None:
-    _write_lists(store, out, "file_list", cast(VideoStore, store))
-
-
-def write_mmaction(store: FrameStore, out: Path, options: PackOptions) -> None:
+def write_list(store: FrameStore, out: Path, options: PackOptions) -> None:
+    has_labels = CLASS_LABEL in store.label_columns().columns
+    classes = number_classes(store, out) if has_labels else dict.fromkeys(store.ids, 0)
     if isinstance(store, VideoStore):
-        _write_lists(store, out, "videos", store)
+        _write_lists(store, out, "videos", store, classes, options)
     else:
-        _write_lists(store, out, "rawframes", None)
+        _write_lists(store, out, "rawframes", None, classes, options)
         write_frames(store, out, options)
 
 
-def _write_lists(store: FrameStore, out: Path, name: str, videos: VideoStore | None) -> None:
+def write_dali(store: FrameStore, out: Path, options: PackOptions) -> None:
+    _write_lists(store, out, "file_list", cast(VideoStore, store), number_classes(store, out), options)
+
+
+def write_mmaction(store: FrameStore, out: Path, options: PackOptions) -> None:
+    number_classes(store, out)  # which it wants
+    write_list(store, out, options)
+
+
+def _write_lists(
+    store: FrameStore, out: Path, name: str, videos: VideoStore | None, classes: Mapping[str, int], options: PackOptions
+) -> None:
     """Write a list for each split, with a line for each video.
 
     Args:
@@ -281,12 +350,16 @@ def _write_lists(store: FrameStore, out: Path, name: str, videos: VideoStore | N
         out: The output folder.
         name: Name of the list.
         videos: The encoded videos; None if frames are in folders.
+        classes: Class number of each video.
+        options: Separator and suffix.
     """
-    classes = number_classes(store, out)
+    separator = SEPARATORS[options.separator]
     for split, ids in ids_of_splits(store).items():
         places = (
-            (f"{_parse_list(id_)} {len(store[id_])}" if videos is None else _parse_list(_own_file(videos, id_)))
+            f"{_listed(id_, options.separator)}{separator}{len(store[id_])}"
+            if videos is None
+            else _listed(_own_file(videos, id_), options.separator)
             for id_ in ids
         )
-        lines = [f"{place} {classes[id_]}\n" for place, id_ in zip(places, ids, strict=True)]
-        (out / f"{name}{split and f'_{split}'}.txt").write_text("".join(lines))
+        lines = [f"{place}{separator}{classes[id_]}\n" for place, id_ in zip(places, ids, strict=True)]
+        (out / f"{name}{split and f'_{split}'}{options.suffix}").write_text("".join(lines))

@@ -37,6 +37,9 @@ class PackOptions:
         sampling: Which frames; None for all
         rows_gap: What happens to a frame without a row near it
         captions_as: Form of the dialogues that captions become; None for none
+        by_bucket: Whether clips lie in a folder for each bucket
+        separator: What separates the fields of a list: "space", "comma" or "tab"
+        suffix: Suffix of a list
     """
 
     jpeg: FrameOutput
@@ -44,6 +47,9 @@ class PackOptions:
     sampling: Sampling | None
     rows_gap: RowsGap = "error"
     captions_as: str | None = None
+    by_bucket: bool = False
+    separator: str = "space"
+    suffix: str = ".txt"
 
     def __post_init__(self) -> None:
         if self.scale.short_side is not None or self.scale.size is not None:
@@ -54,6 +60,8 @@ TARGETS = {
     "frames": PackTarget("folders:write_frames"),
     "hf": PackTarget("folders:write_hf", needs_videos=True),
     "lerobot": PackTarget("to_lerobot:write_lerobot", needs_videos=True),
+    "clips": PackTarget("folders:write_clips", needs_videos=True),
+    "list": PackTarget("folders:write_list"),
     "torchcodec": PackTarget("folders:write_torchcodec", needs_videos=True),
     "dali": PackTarget("folders:write_dali", needs_videos=True),
     "mmaction": PackTarget("folders:write_mmaction"),
