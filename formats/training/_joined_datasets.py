@@ -122,6 +122,15 @@ class JoinedDatasets:
             return None
         return self._map_parts(items, lambda part, own: part.classes_of(own), apart=False)
 
+    def buckets_of(self, items: Numbers) -> Numbers:
+        distinct = list(dict.fromkeys(shape for _, shape in self.shapes))
+
+        def of_part(part: VideoDataset, own: Numbers) -> Numbers:
+            shapes = dict.fromkeys(shape for _, shape in part.shapes)
+            return np.array([distinct.index(shape) for shape in shapes])[part.buckets_of(own)]
+
+        return self._map_parts(items, of_part, apart=False)
+
     def blocks(self, items: Numbers, num_frames: int) -> Numbers:
         return self._map_parts(items, lambda part, own: part.blocks(own, num_frames))
 

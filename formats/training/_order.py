@@ -121,10 +121,13 @@ class OwnOrder:
         drawn: None, because every order can be made again
         epoch: None, because only the loader sets it
         ends: None, because the loader makes batches
+        in_batches: False, likewise
         loaded: An epoch whose state was loaded, and for how many processes its order was made
     """
 
-    epoch = drawn = ends = None
+    epoch = drawn = None
+    ends: Numbers | None = None
+    in_batches = False
 
     def __init__(
         self,
@@ -154,11 +157,15 @@ class OwnOrder:
         by_runs: dict[str, int | None] = {"window": None, "num_runs": None}
         if self._runs is not None:
             by_runs = {"window": self._window, "num_runs": int(np.max(self._runs)) + 1}
-        return {"sampler": None, "shuffle": self._shuffle, "seed": self._seed, **by_runs}
+        return {"sampler": None, "shuffle": self._shuffle, "seed": self._seed, "batch_by": None, **by_runs}
 
     def total(self) -> int:
         """Return the number of items of all processes."""
         return self._count
+
+    def given_after(self, _epoch: int, seen: int, count: int) -> int:
+        """Return how many items of all processes are taken when each has taken `count` more."""
+        return min(seen + count * self.world_size, self._count)
 
     def length(self) -> int:
         """Return the number of this process's items in an epoch."""
@@ -176,6 +183,93 @@ class OwnOrder:
         else:
             order = run_order(self._runs, epoch, self._seed, self.world_of(epoch), self._window)
         return share(order, seen, self.rank, self.world_size, pads=self._pads)
+
+
+class BucketOrder(OwnOrder):
+    """Batches of items of one bucket, shuffled or in the order of their first items.
+
+    The batches of all processes are one sequence, of which process r of W takes every W-th, beginning with batch r. So when every
+    process has taken k batches, the first k * W are taken, and any other number of processes can go on with the rest.
+
+    Args:
+        buckets: (N,) bucket of each item.
+        batch_size: Items of a batch; the last one of a bucket has fewer.
+        drop_last: Leave out batches that are not full.
+        seed: Seed of the order.
+        rank: Number of this process.
+        world_size: Number of processes.
+        shuffle: Whether to shuffle.
+        pads: Repeat batches instead of leaving the last ones out, so that all processes have equally many.
+
+    Attributes:
+        ends: (B,) ends of the batches among the items of `items`
+    """
+
+    in_batches = True
+
+    def __init__(
+        self,
+        buckets: Numbers,
+        batch_size: int,
+        seed: int,
+        rank: int,
+        world_size: int,
+        *,
+        drop_last: bool,
+        shuffle: bool,
+        pads: bool,
+    ) -> None:
+        super().__init__(len(buckets), seed, rank, world_size, shuffle=shuffle, pads=pads)
+        self._buckets, self._batch_size, self._drop_last = buckets, batch_size, drop_last
+        self._known: tuple[int, list[Numbers]] = (-1, [])
+
+    def _batches(self, epoch: int) -> list[Numbers]:
+        """Return the items of each batch of all processes."""
+        if self._known[0] != epoch:
+            order = epoch_order(self._count, epoch, self._seed, shuffle=self._shuffle)
+            order = order[np.argsort(self._buckets[order], kind="stable")]
+            ends = np.flatnonzero(np.diff(self._buckets[order], append=-1)) + 1
+            found = [
+                order[first : min(first + self._batch_size, end)]
+                for begin, end in pairwise([0, *ends.tolist()])
+                for first in range(begin, end, self._batch_size)
+            ]
+            if self._drop_last:
+                found = [batch for batch in found if len(batch) == self._batch_size]
+            if self._shuffle:
+                places = np.random.default_rng((self._seed, epoch, 2)).permutation(len(found)).tolist()
+                found = [found[place] for place in places]
+            else:
+                found.sort(key=lambda batch: int(batch[0]))
+            self._known = epoch, found
+        return self._known[1]
+
+    def _num_taken(self, epoch: int, seen: int) -> tuple[Numbers, int]:
+        """Return the ends of the batches of all processes, and how many of them `seen` items are."""
+        ends = np.cumsum([len(batch) for batch in self._batches(epoch)])
+        return ends, int(np.searchsorted(ends, seen, "right"))
+
+    def identity(self) -> dict[str, Any]:
+        own = {"batch_by": "bucket", "batch_size": self._batch_size, "drop_last": self._drop_last}
+        return {**super().identity(), **own}
+
+    def given_after(self, epoch: int, seen: int, count: int) -> int:  # noqa: ARG002 (batches differ in length)
+        ends, taken = self._num_taken(epoch, seen)
+        return int(ends[min(taken + self.world_size, len(ends)) - 1])
+
+    def length(self) -> int:
+        """Return the number of this process's batches in an epoch."""
+        count = len(self._batches(0))
+        return -(-count // self.world_size) if self._pads else count // self.world_size
+
+    def items(self, epoch: int, seen: int) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+        every = self._batches(epoch)
+        numbers, is_own = share(
+            np.arange(len(every)), self._num_taken(epoch, seen)[1], self.rank, self.world_size, pads=self._pads
+        )
+        own = [every[number] for number in numbers.tolist()]
+        self.ends = np.cumsum([len(batch) for batch in own], dtype=np.int64)
+        return np.concatenate([np.zeros(0, np.int64), *own]), np.repeat(is_own, [len(batch) for batch in own])
 
 
 class SamplerOrder:
@@ -236,6 +330,11 @@ class SamplerOrder:
         """Return the number of items of all processes; None if it is unknown, or depends on their number."""
         is_known = not self.divides and not self.in_batches and hasattr(self._sampler, "__len__")
         return len(self._sampler) if is_known else None
+
+    def given_after(self, _epoch: int, seen: int, count: int) -> int:
+        """Return how many items of all processes are taken when each has taken `count` more."""
+        given = seen + count * self.world_size
+        return min(given, self.total() or given)
 
     def length(self) -> int:
         """Return the number of this process's items, or batches, in an epoch. Raises TypeError for a sampler without a length."""

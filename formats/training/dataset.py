@@ -584,6 +584,15 @@ class VideoDataset:
             return None
         return np.asarray(self._column(CLASS).to_numpy()[np.searchsorted(self._ends, items, side="right")])
 
+    def buckets_of(self, items: npt.NDArray[np.int64]) -> Numbers:
+        """Return (N,) numbers that are equal for items of all processes whose frames have one shape."""
+        shapes = self._shapes[0]
+        distinct = list(dict.fromkeys(shapes.values()))
+        videos = np.searchsorted(self._ends, items, side="right")
+        sizes, inverse = np.unique(self.sizes[videos, 1:], axis=0, return_inverse=True)
+        numbers = [distinct.index(shapes[self.picture.result(*size)]) for size in sizes.tolist()]
+        return np.array(numbers, np.int64)[inverse.reshape(-1)]
+
     def runs(self, items: npt.NDArray[np.int64], run_bytes: int) -> tuple[npt.NDArray[np.int64], float]:
         """Return (N,) numbers that are equal for items that follow one another in storage, in up to about `run_bytes` bytes; and the
         estimated size of all items in bytes.

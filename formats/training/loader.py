@@ -34,7 +34,7 @@ from vidprep.formats.errors import CrashedError, SettingsError
 from vidprep.formats.option import suggesting, whole
 from vidprep.formats.training._events import LoaderEvents
 from vidprep.formats.training._joined_datasets import JoinedDatasets
-from vidprep.formats.training._order import OwnOrder, SamplerOrder, classes_per_batch
+from vidprep.formats.training._order import BucketOrder, OwnOrder, SamplerOrder, classes_per_batch
 from vidprep.formats.training._with_torch import convert_to_tensors, find_device, register_torch_collate
 from vidprep.formats.training._worker import Ahead, ItemResult, Load, Orders, Request, Reset
 from vidprep.formats.training._worker_pool import WorkerExit, WorkerPool, free_shared_memory
@@ -114,6 +114,16 @@ def _check_order(shuffle: object, sampler: object, batch_sampler: object, *, dro
         raise SettingsError(f"shuffle is {shuffle!r}; give True, False or {RUNS!r}")
     if shuffle and sampler is not None:
         raise SettingsError("shuffle and sampler both set the order; give one of them")
+
+
+def _check_batch_by(batch_by: object, shuffle: object, sampler: object, batch_sampler: object) -> None:
+    """Raise SettingsError for another word than "bucket", or if something else says which items are in a batch."""
+    if batch_by not in (None, "bucket"):
+        raise SettingsError(f"batch_by is {batch_by!r}; give 'bucket', or leave it out")
+    if batch_by is not None and (shuffle == RUNS or sampler is not None or batch_sampler is not None):
+        raise SettingsError(
+            f"batch_by sets the order and the batches; leave out sampler, batch_sampler and shuffle={RUNS!r}"
+        )
 
 
 def _check_repeatable(**samplers: object) -> None:
@@ -204,6 +214,8 @@ class PrefetchLoader:
         batch_sampler: Iterable of lists of item numbers, each a batch, in place of batch_size, shuffle, sampler and drop_last. Its state
             is that of this process alone.
         drop_last: Leave out a last batch that is not full.
+        batch_by: "bucket" makes each batch of items whose frames have one shape, such as those of `transcode --buckets`. The last
+            batch of each bucket may have fewer items. An epoch is continued with batches of the same size.
         collate: "stack" needs frames of one shape, except in batches of one item. "pad" pads them with zeros at the end
             of each axis to the largest of the batch, and adds `frames_shape` (B, ...), their shapes before that.
         collate_fn: A function of the list of items that makes the batch, as torch's DataLoader takes it. It runs in this process.
@@ -232,6 +244,7 @@ class PrefetchLoader:
         sampler: Iterable[int] | None = None,
         batch_sampler: Iterable[Sequence[int]] | None = None,
         drop_last: bool = False,
+        batch_by: Literal["bucket"] | None = None,
         collate: Collate = "stack",
         collate_fn: Callable[[list[Item]], Any] | None = None,
         workers: int | None = None,
@@ -247,6 +260,7 @@ class PrefetchLoader:
         if num_workers == 0:  # torch's meaning: work in this process
             workers, processes = 1, False
         _check_order(shuffle, sampler, batch_sampler, drop_last=drop_last)
+        _check_batch_by(batch_by, shuffle, sampler, batch_sampler)
         _check_collate(collate, collate_fn, device)
         sampler, batch_sampler, batch_size, drop_last = _batching(sampler, batch_sampler, batch_size, drop_last)
         _check_repeatable(sampler=sampler, batch_sampler=batch_sampler)
@@ -265,6 +279,7 @@ class PrefetchLoader:
         if shuffle == RUNS:
             self._runs, self._window = self._runs_and_window(window_bytes)
             ahead = Ahead(max(ahead.limit_bytes, window_bytes // workers), None)
+        self._batch_by = batch_by
         self._order = self._order_of(seed, shuffle=bool(shuffle), in_batches=batch_sampler is not None)
         if self._runs is not None:
             self._warn_of_few_classes()
@@ -318,7 +333,8 @@ class PrefetchLoader:
             raise SettingsError(
                 f"{self._order.length()} items make no full batch of {self.batch_size}; give a smaller batch_size"
             )
-        if self._collate_by == "stack" and self._collate_fn is None and self.batch_size > 1:
+        is_mixed = self._collate_by == "stack" and self._collate_fn is None and self._batch_by is None
+        if is_mixed and self.batch_size > 1:
             self.dataset.check_one_shape("collate='pad' or batch_size=1")
         if self._collate_by == "pad" and isinstance(self.dataset, JoinedDatasets):
             self.dataset.check_one_length()
@@ -344,6 +360,10 @@ class PrefetchLoader:
             return order
         divided = (data.rank, data.world_size) if self._items is None else (0, 1)
         pads = data.tail == "pad"
+        if self._batch_by is not None:
+            buckets = data.undivide().buckets_of(np.arange(count) if self._items is None else self._items)
+            size, drops = self.batch_size, self._drop_last
+            return BucketOrder(buckets, size, seed, *divided, drop_last=drops, shuffle=shuffle, pads=pads)
         return OwnOrder(count, seed, *divided, shuffle=shuffle, pads=pads, runs=self._runs, window=self._window)
 
     def _warn_of_few_classes(self) -> None:
@@ -364,7 +384,7 @@ class PrefetchLoader:
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch. Raises TypeError for a sampler without a length."""
         length = self._order.length()
-        return length if isinstance(self._order, SamplerOrder) and self._order.in_batches else self._count(length)
+        return length if self._order.in_batches else self._count(length)
 
     def _count(self, items: int) -> int:
         return items // self.batch_size if self._drop_last else -(-items // self.batch_size)
@@ -685,8 +705,7 @@ class PrefetchLoader:
         waited = perf_counter() - started
         self._coming.popleft()
         self._batches_given += 1
-        given = self._items_given + len(batch.indexes) * self._order.world_size
-        self._items_given = min(given, self._order.total() or given)
+        self._items_given = self._order.given_after(self._epoch, self._items_given, len(batch.indexes))
         try:
             made = self._collate(batch)
         finally:
@@ -786,8 +805,11 @@ class PrefetchLoader:
             finally:
                 self._free.append(place)
             return frames
-        shape = (len(items), *items[0].shape)
-        frames = memory[: math.prod(shape) * self._dtype.itemsize].view(self._dtype).reshape(shape)
+        first = self._arrays(memory, items[:1])[0]
+        # Items of a smaller shape than the largest have gaps between them.
+        frames = np.ndarray(
+            (len(items), *first.shape), self._dtype, buffer=memory, strides=(self._item_bytes, *first.strides)
+        )
         return frames if self._lends(memory, place) else frames.copy()
 
     def _arrays(self, memory: npt.NDArray[np.uint8], items: Sequence[ItemResult]) -> list[npt.NDArray[Any]]:

@@ -220,7 +220,7 @@ def test_options_stand_under_headings():
         ),
         (
             ("pack", "{ready}", "{src}/../x"),
-            "missing option '--to'. Choose from: burst, gulp, webdataset, tensor, files, shards, frames, hf, lerobot, torchcodec, dali, mmaction. See `vidprep pack --help`",
+            "missing option '--to'. Choose from: burst, gulp, webdataset, tensor, files, shards, frames, hf, lerobot, clips, list, torchcodec, dali, mmaction. See `vidprep pack --help`",
         ),
         (
             ("sweep", "{src}", "{src}/../x", "--codec", "h265"),
