@@ -190,6 +190,35 @@ def test_the_page_about_clips(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_the_page_about_video_generators(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    for number, (width, height, frames) in enumerate(((640, 360, 60), (360, 640, 70), (400, 400, 20), (640, 480, 64))):
+        clip = make_clip(tmp_path / "raw" / f"c{number}.mp4", frames, size=(width, height), seed=number)
+        clip.with_suffix(".txt").write_text(f"clip {number}")
+    run_blocks("docs/video-generators.md", tmp_path, {})
+    lines = [json.loads(line) for line in (tmp_path / "clips/metadata.jsonl").read_text().splitlines()]
+    assert [line["text"] for line in lines] == ["clip 0", "clip 1", "clip 3"]
+    for line in lines:
+        assert line["frames"] % 4 == 1 and line["width"] % 16 == line["height"] % 16 == 0
+        assert line["file_name"].startswith(f"{line['width']}x{line['height']}x{line['frames']}/")
+
+
+@pytest.mark.long
+def test_the_page_about_pretraining(tmp_path: Path) -> None:
+    for number in range(4):
+        make_clip(
+            tmp_path / "raw" / ("run" if number % 2 else "jump") / f"c{number}.mp4", 24, size=(160, 128), seed=number
+        )
+    run_blocks("docs/pretraining.md", tmp_path, {})
+    classes = (tmp_path / "vjepa/labels.txt").read_text().split()
+    lists = [(tmp_path / f"vjepa/videos_{split}.csv").read_text().splitlines() for split in ("train", "val")]
+    rows = [line.split(" ") for lines in lists for line in lines]
+    assert [len(lines) for lines in lists] == [2, 2]
+    assert all(Path(path).is_file() and Path(path).parent.name == classes[int(label)] for path, label in rows)
+    assert (tmp_path / "videomae/videos_train.txt").read_text() == (tmp_path / "vjepa/videos_train.csv").read_text()
+
+
+@pytest.mark.long
 def test_dask_and_s3_as_on_the_page_about_clusters(folder: Path, tmp_path: Path) -> None:
     needs_modules(["distributed"], "pip install '.[dask]'")
     port = free_port()

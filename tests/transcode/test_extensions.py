@@ -84,9 +84,9 @@ def test_a_file_and_a_row_make_a_command_and_a_function(made: Path, tree: Path) 
 
 def test_a_function_and_a_row_make_a_pack_target(made: Path, tree: Path, tmp_path: Path) -> None:
     code, row = blocks("Adding a pack target")
-    (tree / "transcode" / "export" / "listing.py").write_text(code)
+    (tree / "transcode" / "export" / "lengths.py").write_text(code)
     add_row(tree / "transcode" / "export" / "targets.py", "TARGETS = {\n", row)
-    ran = run(tree, "-m", "vidprep.transcode", "pack", made, tmp_path / "out", "--to", "list")
+    ran = run(tree, "-m", "vidprep.transcode", "pack", made, tmp_path / "out", "--to", "lengths")
     assert (ran.returncode, ran.stderr) == (0, f"vidprep: 2 videos packed into {tmp_path / 'out'}\n")
     assert (tmp_path / "out" / "videos.txt").read_text() == "c00 6\nc01 7\n"
     refused = run(tree, "-m", "vidprep.transcode", "pack", made, tmp_path / "out", "--to", "lists")

@@ -98,6 +98,7 @@ class ValidationReport:
         seeks: Results of `seek_check` per reader
         unwritten: Why results could not be written to the destination
         not_indexed: Number of encoded videos that have no index of their GOPs
+        trainer: What a trainer drops, repeats or crops: a line for each video
     """
 
     checked: int = 0
@@ -109,6 +110,7 @@ class ValidationReport:
     seeks: dict[str, Seeks] = field(default_factory=dict)
     unwritten: str | None = None
     not_indexed: int = 0
+    trainer: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Return it for JSON."""

@@ -22,6 +22,7 @@ from vidprep.formats.manifest.table import manifest_paths, manifest_rows
 from vidprep.formats.option import Option, options_of
 from vidprep.formats.storage.local import check_writable
 from vidprep.formats.storage.untrusted import ArrowStream
+from vidprep.transcode.check.trainers import READERS
 from vidprep.transcode.cli._command import BriefCommand, Command, FolderOrUrl, LocalPath, command_of, missing_for_pages
 from vidprep.transcode.destination.run_file import made_by_run
 from vidprep.transcode.settings.keyword_types import ValidateKeywords
@@ -164,6 +165,13 @@ def validate(
             least=1,
         ),
     ] = None,
+    trainer: Annotated[
+        str | None,
+        Option(
+            "Also tell what this trainer would drop, repeat or crop of each video, by its own arithmetic.",
+            choices=READERS,
+        ),
+    ] = None,
     ffmpeg: Annotated[
         str | Path | None,
         Option("The ffmpeg for --cross-check. Default: VIDPREP_FFMPEG, imageio-ffmpeg.", "PATH", path="file"),
@@ -220,9 +228,9 @@ def validate(
     place, given = parse_place(destination), _GivenSources()
     choice = build_options(SourceOptions, which)
     is_of_others = source is None and isinstance(place, Path) and _is_of_others(place)
-    if is_of_others and (seek_check or ffmpeg is not None or set(which) & {"score", "vmaf_model"}):
+    if is_of_others and any((seek_check, trainer, ffmpeg is not None, {*which} & {"score", "vmaf_model"})):
         raise SettingsError(
-            f"{place}: was not made by vidprep; <score>, <seek_check> and <ffmpeg> are for what it made"
+            f"{place}: was not made by vidprep; <score>, <seek_check>, <trainer> and <ffmpeg> are for what it made"
         )
     if source is None:
         _refuse_of_sources(which)
@@ -248,9 +256,20 @@ def validate(
             on_fault=lambda text: on_fault(text.replace(str(folder), str(place))) if on_fault is not None else None,
         )
         report.faults = [text.replace(str(folder), str(place)) for text in report.faults]
+        report.trainer = _read_by(trainer, folder)
         if out is not None:
             _copy_results(folder / VALIDATION_NAME, Path(out))
         return report
+
+
+def _read_by(trainer: str | None, folder: Path) -> list[str]:
+    """Return what a trainer drops, repeats or crops, if there is one."""
+    if trainer is None:
+        return []
+    from vidprep.formats.stores.registry import open_store
+    from vidprep.transcode.check.trainers import differences
+
+    return [*differences(open_store(folder), trainer)]
 
 
 def _copy_results(path: Path, out: Path) -> None:
@@ -342,11 +361,32 @@ def _audit(
     return report
 
 
+def _tell_trainer(trainer: str | None, report: ValidationReport, *, as_json: bool) -> None:
+    if trainer is None:
+        return
+    for line in () if as_json else report.trainer:
+        click.echo(printable(f"{trainer}: {line}"))
+    videos = count_of(len(report.trainer), "video")
+    click.echo(f"vidprep: {trainer} drops, repeats or crops something of {videos}", err=True)
+
+
 @command_of(
     validate,
     click.argument("paths", metavar="[SRC] DST", type=FolderOrUrl(), nargs=-1, required=True),
     flags=[click.option("--json", "as_json", is_flag=True, help="Write one JSON object to stdout instead of lines.")],
-    first=("sample", "cross_check", "seek_check", "score", "include", "exclude", "limit", "jobs", "out", "as_json"),
+    first=(
+        "sample",
+        "cross_check",
+        "seek_check",
+        "score",
+        "trainer",
+        "include",
+        "exclude",
+        "limit",
+        "jobs",
+        "out",
+        "as_json",
+    ),
     cls=BriefCommand,
 )
 def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, as_json: bool = False, **given: Any) -> None:
@@ -389,6 +429,7 @@ def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, as_json
     for name, seeks in report.seeks.items():
         unread = f"; {seeks.unread} videos it does not read ({printable(seeks.reason or '')})" if seeks.unread else ""
         say(f"vidprep: {name}: {count_of(seeks.tried, 'seek')}, {seeks.wrong} to a wrong picture{unread}")
+    _tell_trainer(given.get("trainer"), report, as_json=as_json)
     parts = [f"{count_of(report.checked, 'video')} read again", count_of(len(report.faults), "fault")]
     parts += [f"{report.cross_checked} scored by ffmpeg too"] if report.cross_checked else []
     parts += [f"{report.failed_before} had failed in the run"] if report.failed_before else []

@@ -45,6 +45,11 @@ def _refuse_shards(to: str, **given: object) -> None:
             raise SettingsError(f"<{name}>: {to} has no shards; leave it out", **cast("dict[str, Any]", {name: value}))
 
 
+def _unless(value: object, usual: object) -> object:
+    """Return a value; None for the usual one."""
+    return None if value == usual else value
+
+
 def _refuse_of(*, to: str, **given: object) -> None:
     """Raise SettingsError for options of another target."""
     for name, value in given.items():
@@ -175,7 +180,7 @@ def pack(
     opened = open_store(parse_place(store))
     carried = None if labels is None else carry_over(opened.folder, Path(labels) if isinstance(labels, str) else labels)
     if to in ("files", *TARGETS):
-        _refuse_shards(to, shards=shards, order=None if order == "shuffled" else order)
+        _refuse_shards(to, shards=shards, order=_unless(order, "shuffled"))
     sampling = None if sample_fps is None else Sampling(sample_fps, sample_max, sample_min, sample_rule)
     scale = Scale(multiple_of=multiple_of, max_area=max_area, min_area=min_area)
     usually = (("sample_max", sample_max, 768), ("sample_min", sample_min, 4), ("sample_rule", sample_rule, "qwen"))
@@ -184,18 +189,15 @@ def pack(
             raise SettingsError(
                 f"<{name}> needs <sample_fps>", **cast("dict[str, Any]", {name: value, "sample_fps": 2})
             )
-    if to != "frames":
-        _refuse_of(to="frames", sample_fps=sample_fps, multiple_of=multiple_of, captions_as=captions_as)
-    if to != "clips":
-        _refuse_of(to="clips", by_bucket=by_bucket or None)
-    if to != "list":
-        _refuse_of(
-            to="list",
-            separator=None if separator == "space" else separator,
-            suffix=None if suffix == ".txt" else suffix,
-        )
-    if to != "lerobot":
-        _refuse_of(to="lerobot", rows_gap=None if rows_gap == "error" else rows_gap)
+    own: dict[str, dict[str, object]] = {
+        "frames": {"sample_fps": sample_fps, "multiple_of": multiple_of, "captions_as": captions_as},
+        "clips": {"by_bucket": _unless(by_bucket, False)},
+        "list": {"separator": _unless(separator, "space"), "suffix": _unless(suffix, ".txt")},
+        "lerobot": {"rows_gap": _unless(rows_gap, "error")},
+    }
+    for target, given in own.items():
+        if target != to:
+            _refuse_of(to=target, **given)
     shard_bytes = parse_bytes(str(shard_size))
     if isinstance(opened, VideoStore) and to in (*VIDEO_STORES, "webdataset"):
         kind = "files" if to == "files" else VIDEO_SHARDS

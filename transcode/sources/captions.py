@@ -14,7 +14,7 @@ from vidprep.formats.storage.untrusted import parse_json, read_regular
 if TYPE_CHECKING:
     import pyarrow as pa
 
-CAPTION = "caption"
+CAPTION, BESIDE = "caption", (".txt", ".json")
 KEYS = (CAPTION, "captions", "text")  # of an object in x.json
 MAX_BYTES = 1 << 20
 
@@ -40,7 +40,7 @@ def _read(path: str) -> str | list[str] | None:
         raise SourceError(
             "--captions reads files beside videos on this machine; give a table with a column caption", path=path
         )
-    for suffix in (".txt", ".json"):
+    for suffix in BESIDE:
         beside = os.path.splitext(path)[0] + suffix  # noqa: PTH122 (of any length)
         try:
             data = read_regular(beside, MAX_BYTES)

@@ -28,7 +28,7 @@ from vidprep.formats.pictures import PICTURE_EXTENSIONS, is_numbered_picture, se
 from vidprep.formats.storage.untrusted import open_regular
 from vidprep.transcode.settings.run import SourceOptions
 from vidprep.transcode.sources._search import Identity, MissingFile, SourceSearch, fault_of_file, identity_of, why_not
-from vidprep.transcode.sources.captions import CAPTION, captions_of
+from vidprep.transcode.sources.captions import BESIDE, CAPTION, captions_of
 from vidprep.transcode.sources.outputs import STATE_DIR, check_outputs
 from vidprep.transcode.sources.robot import episode_table, is_robot_dataset
 from vidprep.transcode.sources.scratch import list_remote
@@ -66,13 +66,8 @@ def labels_of(
     Raises:
         SourceError: A manifest cannot hold a column, or a column occurs twice.
     """
-    if (
-        not (table is not None and table.columns)
-        and not given.label_from_folder
-        and not given.split_from_folder
-        and given.split_by is None
-        and not given.captions
-    ):
+    made = (given.label_from_folder, given.split_from_folder, given.captions, given.split_by is not None)
+    if not (table is not None and table.columns) and not any(made):
         return None, None
     import pyarrow as pa
 
@@ -82,10 +77,9 @@ def labels_of(
     if given.label_from_folder:
         folders = [os.path.basename(os.path.dirname(unit.path)) for unit in units]
         columns[CLASS_LABEL] = pa.array(folders, pa.string())
-    if given.captions:
-        if CAPTION in columns:
-            raise SourceError("has a column `caption`: leave out the column, or --captions", path=path)
-        columns[CAPTION] = captions_of(unit.path for unit in units)
+    if given.captions and CAPTION in columns:
+        raise SourceError("has a column `caption`: leave out the column, or --captions", path=path)
+    columns |= {CAPTION: captions_of(unit.path for unit in units)} if given.captions else {}
     if (given.split_from_folder or given.split_by is not None) and SPLIT_LABEL in columns:
         name = "--split-by" if given.split_by is not None else "--split-from-folder"
         raise SourceError(f"has a column `split`: leave out the column, or {name}", path=path)
@@ -412,7 +406,8 @@ def _source_list(
     sharers = Counter(unit.path for unit in search.units)
     units = [unit if sharers[unit.path] == 1 else replace(unit, sharers=sharers[unit.path]) for unit in search.units]
     units.sort(key=attrgetter("size_bytes"), reverse=True)  # stable: equal sizes stay in the order of their ids
-    ignored = sorted((storable(path), why) for path, why in search.ignored)
+    read = BESIDE if given.captions else ()
+    ignored = sorted((storable(path), why) for path, why in search.ignored if not path.endswith(read))
     problems = sorted((storable(path), why, number) for number, (path, why) in enumerate(search.problems))
     own_ids = _ids_of_their_own(search)
     labelled = [*units, *(own_ids[number] for _, _, number in problems if number in own_ids)]
