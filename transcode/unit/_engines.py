@@ -155,7 +155,7 @@ def _audio(job: Job, stream: FrameStream) -> AudioTrack:
         box,
         origin=(stream.facts.origin_pts + stream.opening) * base,
         seconds=seconds,
-        ends_with_pictures=window.end_frame is not None,
+        ends_with_pictures=window.end_frame is not None or settings.count is not None,
     )
 
 

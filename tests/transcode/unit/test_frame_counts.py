@@ -13,6 +13,7 @@ import pytest
 
 from tests.helpers import manifest, transcode
 from tests.numbered_pictures import constant, numbers_in, write
+from tests.witness import Ffmpeg
 
 COUNTS = {"4n+1": [*range(1, 400, 4)], "8n+1": [*range(1, 400, 8)], "5n": [*range(5, 400, 5)], "9": [9]}
 
@@ -113,3 +114,31 @@ def test_the_output_is_that_of_its_first_frames_when_it_is_checked_again(raw: Pa
     assert transcode(raw, tmp_path / "out", "--fps", "16", "--frames", "4n+1").code == 0
     ran = transcode(raw, tmp_path / "out", verb="validate")
     assert ran.code == 0, ran.err
+
+
+def end_of(path: Path, kind: str) -> float:
+    with av.open(str(path)) as container:
+        packets = [packet for packet in container.demux(**{kind: 0}) if packet.size and packet.pts is not None]
+        return max(float((packet.pts + (packet.duration or 0)) * packet.time_base) for packet in packets)
+
+
+@pytest.mark.parametrize("audio", ["aac", "copy"])
+@pytest.mark.parametrize("rate", [(), ("--fps", "16")])
+def test_the_audio_ends_with_the_pictures(tmp_path: Path, cli: Ffmpeg, audio: str, rate: tuple[str, ...]) -> None:
+    sources = (
+        "-f",
+        "lavfi",
+        "-i",
+        "testsrc2=size=96x64:rate=25:duration=4",
+        "-f",
+        "lavfi",
+        "-i",
+        "sine=500:duration=4",
+    )
+    (tmp_path / "raw").mkdir()
+    cli.run(*sources, "-pix_fmt", "yuv420p", "-c:a", "aac", tmp_path / "raw" / "a.mp4")
+    for frames in ("17", "8n+1"):
+        out = tmp_path / f"out{frames}"
+        assert transcode(tmp_path / "raw", out, *rate, "--frames", frames, "--audio", audio).code == 0
+        video, sound = (end_of(out / "a.mp4", kind) for kind in ("video", "audio"))
+        assert abs(sound - video) < 0.08, (sound, video)
