@@ -26,7 +26,7 @@ from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECO
 from vidprep.transcode.workers.local import LocalPool
 from vidprep.transcode.workers.pool import stop_on_signals
 
-RULE = 1  # of shots, clips and facts: another number scans all again
+RULE = 2  # of shots, clips and facts: another number scans all again
 NO_CLIP = "no clip of the length that was asked for fits into it, or into one of its shots"
 
 
