@@ -92,13 +92,15 @@ def _read_sources(kind: str, root: Path, found: SourceList) -> Dataset:
 def _read_tables(kind: str, root: Path, tables: list[Path]) -> Dataset:
     """Return the videos of tables, and name those in the folder that no table has."""
     made = Dataset(kind, "", root, [])
+    videos = dict[tuple[Path, tuple[Clip, ...]], VideoFile]()  # metadata.csv and metadata.jsonl may list the same
     for table in tables:
         one = _read_sources(kind, table, _list_videos(_resolve_source(table), root))
-        made.videos += [
-            VideoFile(video.path, _relative_name(str(video.path), root), video.clips) for video in one.videos
-        ]
+        for video in one.videos:
+            name = _relative_name(str(video.path), root)
+            videos.setdefault((video.path.resolve(), video.clips), VideoFile(video.path, name, video.clips))
         made.findings += [each._replace(path=_relative_name(str(one.root / each.path), root)) for each in one.findings]
-    known = {video.path.resolve() for video in made.videos}
+    made.videos = [*videos.values()]
+    known = {path for path, _ in videos}
     for path in _videos_below(root):
         if path.resolve() not in known:
             made.findings.append(

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 
 import av.error
@@ -49,6 +50,8 @@ class VideoFacts:
         damage: A line for each kind of damage
         contradictions: A line for each contradiction of headers, although no frame is known to be lost
         error: Why it cannot be read at all; None if it can
+        frame_rate: Mean frames per second, as the header has it; None if unknown
+        duration_seconds: Duration of the file, likewise
     """
 
     codec: str = ""
@@ -65,6 +68,8 @@ class VideoFacts:
     damage: list[str] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)
     error: str | None = None
+    frame_rate: Fraction | None = None
+    duration_seconds: float | None = None
 
 
 def read_video(video: VideoFile) -> VideoFacts:
@@ -97,6 +102,7 @@ def _read(path: Path, *, is_measured: bool) -> VideoFacts:
     with Source(path, max_pixels=Limits().max_pixels) as source:
         info = source.info
         facts = VideoFacts(info.codec, info.pixel_format, (info.width, info.height))
+        facts.frame_rate, facts.duration_seconds = info.frame_rate, info.duration_seconds
         times, keyframes, sums = list[float](), list[bool](), list[int]()
         entries, stretches, pictures = set[int | None](), _Stretches(), _Pictures()
 

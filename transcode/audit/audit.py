@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from vidprep.transcode.audit._rules import findings_of
 from vidprep.transcode.audit._video import VideoFacts, read_video
 from vidprep.transcode.audit.dataset import ERROR, WARNING, Clip, Dataset, Finding, VideoFile
 from vidprep.transcode.audit.robot import one_line_each
+from vidprep.transcode.check.trainers import Header, difference
 from vidprep.transcode.sources.unit import choose
 from vidprep.transcode.workers.child import FRAMES_PER_SECOND, MIN_SECONDS, SECONDS_PER_SECOND, Child
 from vidprep.transcode.workers.local import LocalPool
@@ -98,6 +100,7 @@ class AuditReport:
         checked: Number of videos that were read
         findings: Errors and warnings
         forms: Facts of its videos, by form
+        trainer: What a trainer drops, repeats or crops: a line for each video
     """
 
     dataset: str
@@ -105,6 +108,7 @@ class AuditReport:
     checked: int = 0
     findings: list[Finding] = field(default_factory=list)
     forms: dict[Form, FormFacts] = field(default_factory=dict)
+    trainer: list[str] = field(default_factory=list)
 
     @property
     def faults(self) -> list[str]:
@@ -125,6 +129,7 @@ class AuditReport:
             "num_videos": self.checked,
             "forms": [{**form._asdict(), **_plain(facts)} for form, facts in self.forms.items()],
             "findings": [finding._asdict() for finding in self.findings],
+            "trainer": self.trainer,
         }
 
 
@@ -138,6 +143,7 @@ def audit_dataset(
     place: Path,
     *,
     sample: int | None,
+    trainer: str | None,
     jobs: int,
     on_finding: Callable[[Finding], object],
     on_start: Callable[[int], None],
@@ -148,6 +154,7 @@ def audit_dataset(
     Args:
         place: A folder, or a table.
         sample: Read so many videos, the same ones each time; None for all.
+        trainer: Also tell what this one of `READERS` drops, repeats or crops.
         jobs: Number of processes.
         on_finding: Called with each finding when it is found.
         on_start: Called with the number of videos.
@@ -185,6 +192,8 @@ def audit_dataset(
             if facts.error is None:
                 form = Form(facts.codec, facts.pixel_format, *facts.size)
                 report.forms.setdefault(form, FormFacts()).add(facts)
+                if trainer is not None and (says := _difference(trainer, facts)):
+                    report.trainer.append(f"{video.name}: {says}")
                 firsts[form] = min(firsts.get(form, video), video, key=lambda each: each.name)
             on_video()
     if stop.signal is not None:
@@ -234,6 +243,11 @@ def _try_in_child(child: Child, video: VideoFile) -> dict[str, str]:
     return child.call_or(
         lambda error: {"other libraries": str(error)}, try_loaders, video, lambda _frames: float(MIN_SECONDS)
     )
+
+
+def _difference(trainer: str, facts: VideoFacts) -> str:
+    rate, seconds = facts.frame_rate or Fraction(1), Fraction(facts.duration_seconds or 0)
+    return difference(trainer, Header(len(facts.times), rate, seconds), facts.size)
 
 
 def _rate(facts: VideoFacts) -> float:

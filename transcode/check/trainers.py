@@ -45,6 +45,7 @@ class Reader:
         how: The rule in words, after "counts N frames"
         count: Returns the frames that it counts
         step: It goes on with step * n + 1 of them; 1 for any number
+        clip: It takes clips of so many frames, and repeats the last frame of a shorter video; 0 if it takes whole videos
         multiple: Sides that are no multiples are cropped
         rate: Frames per second to which it converts; None keeps those of the file
     """
@@ -55,6 +56,7 @@ class Reader:
     step: int
     multiple: int
     rate: int | None = None
+    clip: int = 0
 
     def taken(self, header: Header) -> int:
         """Return how many of the frames that it counts it goes on with."""
@@ -114,11 +116,12 @@ READERS: dict[str, Reader] = {
     ),
     "vjepa2-4fps": Reader(
         "facebookresearch/vjepa2: src/datasets/video_dataset.py",
-        "every (ceil(mean rate) // 4)-th frame",
-        lambda header: header.frames // max(1, math.ceil(header.rate) // 4),
+        "every (ceil(mean rate) // 4)-th frame; below 4 fps an assertion fails",
+        lambda header: header.frames // (math.ceil(header.rate) // 4) if header.rate > 3 else 0,
         1,
         1,
         4,
+        16,
     ),
 }
 
@@ -134,28 +137,39 @@ def differences(store: FrameStore, name: str) -> Iterator[str]:
 
     if not isinstance(store, VideoStore):
         raise StoreError("trainers read files of encoded videos", path=store.path)
-    reader = READERS[name]
     for id_ in store.ids:
         if store.entry(id_).offset:
-            raise StoreError("its videos are in shards; `vidprep pack --to clips` first", path=store.path)
+            raise StoreError(
+                "its videos are in shards; `vidprep pack --to clips`, and validate that folder", path=store.path
+            )
         video = store[id_]
         with open_video(store.file(id_)) as container:
             stream = container.streams.video[0]
             mean = stream.average_rate
             rate = Fraction(mean.numerator, mean.denominator) if mean else Fraction(1)
             header = Header(len(video), rate, Fraction(container.duration or 0, 1_000_000))
-        if says := "; ".join(_differences(reader, header, (video.width, video.height))):
+        if says := difference(name, header, (video.width, video.height)):
             yield f"{id_}: {says}"
+
+
+def difference(name: str, header: Header, size: tuple[int, int]) -> str:
+    """Return what a trainer drops, repeats or crops of a video of this size (width, height); "" for nothing."""
+    return "; ".join(_differences(READERS[name], header, size))
 
 
 def _differences(reader: Reader, header: Header, size: tuple[int, int]) -> Iterator[str]:
     counted, taken = reader.count(header), reader.taken(header)
-    if taken != header.frames:
+    if reader.clip and 0 < counted < reader.clip:
+        yield (
+            f"{count_of(header.frames, 'frame')}, of which it takes {counted}: fewer than a clip of {reader.clip}, so the last one "
+            "repeats, or the video is left out"
+        )
+    elif taken != header.frames and not (reader.clip and counted):
         what = (
             "dropped" if taken <= 0 else f"shortened to {taken}" if taken < header.frames else f"{taken} with repeats"
         )
         yield f"{count_of(header.frames, 'frame')}, counted as {counted}: {what}"
-        if counted == header.frames - 1 and reader.rate is not None:
+        if 0 < counted == header.frames - 1 and reader.rate is not None:
             yield "one more frame makes up for it"
     if size != (cropped := tuple(side // reader.multiple * reader.multiple for side in size)):
         yield f"{size[0]}x{size[1]} becomes {cropped[0]}x{cropped[1]}"

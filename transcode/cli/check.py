@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Unpack
 
 import click
 
-from vidprep.formats.errors import MissingError, SettingsError, StoreError, count_of, for_json, printable
+from vidprep.formats.errors import MissingError, SettingsError, ShortError, StoreError, count_of, for_json, printable
 from vidprep.formats.manifest.remarks import NOTES
 from vidprep.formats.manifest.row import ManifestRow
 from vidprep.formats.manifest.table import manifest_paths, manifest_rows
@@ -73,10 +73,11 @@ def show_command(destination: Path | str, id_: str | None = None, failed: bool =
 
 def _show_all(rows: Iterable[ManifestRow], *, failed: bool, warnings: bool) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
-    count, num_failed, is_headed = 0, 0, False
+    count, num_failed, num_short, is_headed = 0, 0, 0, False
     splits, classes = Counter[str](), set[str]()
     for row in rows:
         count, num_failed = count + 1, num_failed + (not row.ok)
+        num_short += row.error == ShortError.__name__
         if row.ok:  # as they are read
             splits.update([str(row.labels["split"])] if row.labels.get("split") is not None else [])
             classes |= {str(row.labels["label"])} if row.labels.get("label") is not None else set()
@@ -88,7 +89,9 @@ def _show_all(rows: Iterable[ManifestRow], *, failed: bool, warnings: bool) -> N
         click.echo(_line(row)[:width])
         for line in _warnings(row) if warnings else ():
             click.echo(f"    {line}")
-    parts = [f"{count_of(count, 'video')}, {num_failed} failed"]
+    parts = [
+        f"{count_of(count, 'video')}, {num_failed} failed{f', {num_short} of them too short' if num_short else ''}"
+    ]
     parts += [f"{len(classes):,} class{'es' * (len(classes) != 1)}"] if classes else []
     parts += [", ".join(f"{name} {number:,}" for name, number in splits.items())] if splits else []
     click.echo(printable(f"vidprep: {'; '.join(parts)}"), err=True)
@@ -228,14 +231,14 @@ def validate(
     place, given = parse_place(destination), _GivenSources()
     choice = build_options(SourceOptions, which)
     is_of_others = source is None and isinstance(place, Path) and _is_of_others(place)
-    if is_of_others and any((seek_check, trainer, ffmpeg is not None, {*which} & {"score", "vmaf_model"})):
-        raise SettingsError(
-            f"{place}: was not made by vidprep; <score>, <seek_check>, <trainer> and <ffmpeg> are for what it made"
-        )
+    ours: dict[str, Any] = {"seek_check": seek_check, "ffmpeg": ffmpeg}
+    ours |= {name: which.get(name) for name in ("score", "vmaf_model")}
+    if is_of_others and (name := next((name for name, value in ours.items() if value), "")):
+        raise SettingsError(f"<{name}> is for what vidprep made, which {place} is not", **{name: ours[name]})
     if source is None:
         _refuse_of_sources(which)
     if is_of_others and isinstance(place, Path):
-        return _audit(place, sample, jobs or default_jobs(), out, progress=progress, on_fault=on_fault)
+        return _audit(place, sample, trainer, jobs or default_jobs(), out, progress=progress, on_fault=on_fault)
     gate = build_gate(which)
     options = ValidateOptions(sample, cross_check, gate.score, gate.vmaf_model, seek_check or 0, ffmpeg)
     with local_folder(place) as folder, bar(is_shown=progress) as shown:
@@ -329,6 +332,7 @@ def _is_of_others(place: Path) -> bool:
 def _audit(
     place: Path,
     sample: int | None,
+    trainer: str | None,
     jobs: int,
     out: str | Path | None,
     *,
@@ -349,6 +353,7 @@ def _audit(
         report = audit_dataset(
             place,
             sample=sample,
+            trainer=trainer,
             jobs=jobs,
             on_finding=lambda finding: on_fault(finding.line) if on_fault is not None else None,
             on_start=shown.reset,
@@ -361,7 +366,7 @@ def _audit(
     return report
 
 
-def _tell_trainer(trainer: str | None, report: ValidationReport, *, as_json: bool) -> None:
+def _tell_trainer(trainer: str | None, report: ValidationReport | AuditReport, *, as_json: bool) -> None:
     if trainer is None:
         return
     for line in () if as_json else report.trainer:
@@ -420,6 +425,7 @@ def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, as_json
     say = partial(click.echo, err=True)
     if as_json:
         click.echo(json.dumps(for_json(report.as_json()), ensure_ascii=False))
+    _tell_trainer(given.get("trainer"), report, as_json=as_json)
     if isinstance(report, AuditReport):
         for line in summary_lines(report):
             say(f"vidprep: {printable(line)}")
@@ -429,7 +435,6 @@ def validate_command(paths: tuple[Path | str, ...], quiet: bool = False, as_json
     for name, seeks in report.seeks.items():
         unread = f"; {seeks.unread} videos it does not read ({printable(seeks.reason or '')})" if seeks.unread else ""
         say(f"vidprep: {name}: {count_of(seeks.tried, 'seek')}, {seeks.wrong} to a wrong picture{unread}")
-    _tell_trainer(given.get("trainer"), report, as_json=as_json)
     parts = [f"{count_of(report.checked, 'video')} read again", count_of(len(report.faults), "fault")]
     parts += [f"{report.cross_checked} scored by ffmpeg too"] if report.cross_checked else []
     parts += [f"{report.failed_before} had failed in the run"] if report.failed_before else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -31,11 +31,13 @@ class Packed:
         num_videos: Number of videos
         labels: Rows that were written to labels.csv
         labels_unseen: Rows of `labels` at whose time no output has a frame
+        without_caption: Clips without a caption, which have no text file
     """
 
     num_videos: int
     labels: int = 0
     labels_unseen: int = 0
+    without_caption: int = 0
 
 
 def _refuse_shards(to: str, **given: object) -> None:
@@ -168,7 +170,7 @@ def pack(
     """
     from vidprep.formats.stores.encoded import VideoStore
     from vidprep.formats.stores.registry import VIDEO_SHARDS, open_store
-    from vidprep.transcode.export.folders import export
+    from vidprep.transcode.export.folders import captions_in, export
     from vidprep.transcode.export.labels import carry_over
     from vidprep.transcode.export.pack import pack_store, pack_videos
     from vidprep.transcode.export.targets import PackOptions
@@ -221,10 +223,13 @@ def pack(
             suffix,
         )
         count = export(opened, out, to, folders, overwrite=overwrite)
+    packed = Packed(count)
+    if to == "clips":
+        packed = replace(packed, without_caption=sum(not captions_in(opened.labels(id_)) for id_ in opened.ids))
     if carried is None:
-        return Packed(count)
+        return packed
     carried.write(out)
-    return Packed(count, len(carried.rows), carried.unseen)
+    return replace(packed, labels=len(carried.rows), labels_unseen=carried.unseen)
 
 
 @command_of(
@@ -253,6 +258,8 @@ def pack_command(store: Path | str, out: Path, **given: Any) -> None:
     """
     packed = pack(store, out, **given)
     click.echo(f"vidprep: {count_of(packed.num_videos, 'video')} packed into {out}", err=True)
+    if packed.without_caption:
+        click.echo(f"vidprep: {count_of(packed.without_caption, 'clip')} without a caption have no text file", err=True)
     if "labels" in given:
         where = out / "labels.csv"
         click.echo(

@@ -7,9 +7,10 @@ frames      OUT/<id>/img_00001.jpg …, and OUT/videos.jsonl: a line for each vi
 hf          OUT/metadata.csv and the videos, in a folder for each split: load_dataset("videofolder", data_dir=OUT). It does not
             accept .webm: VP9 is remuxed to mp4.
 torchcodec  OUT/<id>.json: VideoDecoder(path, custom_frame_mappings=…) opens without scanning
-clips       OUT/<id>.mp4 and OUT/<id>.txt with its caption, in a folder for each split, or for each bucket if that is asked for; and
-            metadata.jsonl and metadata.csv, a row for each: `file_name` and `video` (the same), `caption` and `text` (the same), `frames`,
-            `fps`, `width`, `height`, and the labels (`captions` in the first, if there are several). VP9 in .webm is remuxed to mp4.
+clips       OUT/<id>.mp4 and OUT/<id>.txt with its caption, in a folder for each split, and for each bucket in it if that is asked for.
+            Trainers read no folders below it: an id a/b becomes a_b. And metadata.jsonl and metadata.csv, a row for each: `id`,
+            `file_name` and `video` (the same), `caption` and `text` (the same), `frames`, `fps`, `width`, `height`, and the labels
+            (`captions` in the first, if there are several). VP9 in .webm is remuxed to mp4.
 list        OUT/videos.txt: "path label", as VideoMAE, mmaction2, V-JEPA 2 (which reads it as .csv only) and DALI read it; labels that
             are not numbers are numbered as in OUT/labels.txt, and 0 without any; videos_train.txt … if the store has splits. For
             stores of pictures the folders of `frames`, and rawframes.txt: "dir total_frames label"
@@ -210,18 +211,20 @@ def _videofolder(store: VideoStore, ids: Sequence[str], out: Path) -> None:
         table = csv.writer(file)
         table.writerow(["file_name", *(csv_cell(escape_label(name, ("file_name",))) for name in names)])
         for id_ in ids:
-            name = _copy(store, id_, checksums.get(id_), out)
+            name = _copy(store, id_, checksums.get(id_), out, id_)
             labels = store.labels(id_)
             table.writerow(
                 [f"./{name}" if csv_cell(name) != name else name, *(csv_cell(labels.get(name)) for name in names)]
             )
 
 
-def _copy(store: VideoStore, id_: str, checksum: str | None, out: Path, folder: str = "") -> str:
-    """Copy a video, WebM as mp4. Return its path in `out`."""
+def _copy(store: VideoStore, id_: str, checksum: str | None, out: Path, stem: str) -> str:
+    """Copy a video, WebM as mp4. Return its path in `out`, which begins with `stem`. Raises StoreError if it is taken."""
     is_webm = store.entry(id_).container == "webm"
-    name = f"{folder}{id_}.{'mp4' if is_webm else store.entry(id_).container}"
+    name = f"{stem}.{'mp4' if is_webm else store.entry(id_).container}"
     target = out / name
+    if target.exists():
+        raise StoreError(f"{id_}: another video is {name} already; rename one of them", path=store.path)
     target.parent.mkdir(parents=True, exist_ok=True)
     with open_intact(store, id_, checksum) as source:
         data = source.read()
@@ -242,7 +245,7 @@ class _Clip(NamedTuple):
     duration_seconds: float | None
 
 
-CLIP_KEYS = ("file_name", "video", "caption", "text", "frames", "fps", "width", "height")
+CLIP_KEYS = ("id", "file_name", "video", "caption", "text", "frames", "fps", "width", "height")
 
 
 def write_clips(store: FrameStore, out: Path, options: PackOptions) -> None:
@@ -260,11 +263,10 @@ def write_clips(store: FrameStore, out: Path, options: PackOptions) -> None:
 
 def _write_clip(store: VideoStore, id_: str, row: _Clip | None, out: Path, options: PackOptions) -> dict[str, Any]:
     """Write a clip and its caption. Return its metadata."""
-    video, labels = store[id_], dict(store.labels(id_))
+    video, labels = store[id_], store.labels(id_)
     folder = f"{video.width}x{video.height}x{len(video)}/" if options.by_bucket else ""
-    name = _copy(store, id_, None if row is None else row.sha256, out, folder)
-    captions = labels.pop("caption", None)
-    captions = [captions] if isinstance(captions, str) else [*(captions or ())]
+    name = _copy(store, id_, None if row is None else row.sha256, out, folder + id_.replace("/", "_"))
+    captions = captions_in(labels)
     caption = captions[0] if captions else None
     if caption is not None:
         (out / name).with_suffix(".txt").write_text(f"{caption}\n", encoding="utf-8")
@@ -273,24 +275,36 @@ def _write_clip(store: VideoStore, id_: str, row: _Clip | None, out: Path, optio
         fps = row.frame_rate_num / row.frame_rate_den
     elif seconds := _seconds(video, None):
         fps = round(len(video) / seconds, RATE_DIGITS)
-    clip: dict[str, Any] = {"file_name": name, "video": name, "caption": caption, "text": caption}
+    clip: dict[str, Any] = {"id": id_, "file_name": name, "video": name, "caption": caption, "text": caption}
     clip |= {"frames": len(video), "fps": fps, "width": video.width, "height": video.height}
     clip |= {"captions": captions} if len(captions) > 1 else {}
-    return clip | {escape_label(key, CLIP_KEYS): for_json(value) for key, value in labels.items()}
+    return clip | {
+        escape_label(key, CLIP_KEYS): for_json(value)
+        for key, value in labels.items()
+        if key not in ("caption", "captions")
+    }
+
+
+def captions_in(labels: Mapping[str, Any]) -> list[str]:
+    """Return the captions of a video: its label `captions`, else `caption`; either may be a list."""
+    given = labels.get("captions") or labels.get("caption")
+    return [str(each) for each in (given if isinstance(given, list) else [given]) if each not in (None, "")]
 
 
 def _into_mp4(source: BinaryIO, target: Path) -> None:
-    """Remux the packets to mp4."""
+    """Remux pictures and sound to mp4."""
     box = CONTAINERS["mp4"]
     with (
         open_input(source, READ_OPTIONS) as given,
         open_output(file_url(target), format=box.muxer, options=dict(box.options)) as made,
     ):
-        stream = given.streams.video[0]
-        copy = made.add_stream_from_template(stream, opaque=True)
-        for packet in given.demux(stream):
+        copies = {
+            stream: made.add_stream_from_template(stream, opaque=True)
+            for stream in (*given.streams.video[:1], *given.streams.audio[:1])
+        }
+        for packet in given.demux(*copies):
             if packet.size:
-                packet.stream = copy
+                packet.stream = copies[packet.stream]
                 made.mux_one(packet)
 
 

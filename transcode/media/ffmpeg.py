@@ -42,19 +42,28 @@ from vidprep.transcode.settings.run import RunSettings
 STDERR_TAIL_BYTES = 4096
 NO_ROOM = tuple(f": {os.strerror(number)}" for number in DISK_FULL)
 MOST_FINER, INT32_MAX = 1000, 2**31 - 1  # parts of a tick, and what a time base counts with
+# setpts of ffmpeg 5.1 forgets how long the last frame lasts, and fps then leaves out that frame, or what repeats it.
+LAST_FRAME_LASTS = "tpad=stop=9999:stop_mode=clone:start_mode=clone"
 GREY_NOT_DEINTERLACED = ("gray9", "gray10", "gray12", "gray14", "ya")
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, CAP_SYS_NICE = 1, 24, 23
 
 
-def filter_chain(stream: FrameStream) -> str:
-    """Return ffmpeg's -vf for all steps: timestamps, deinterlacing, cut, rate, picture, tags."""
+def filter_chain(stream: FrameStream, num_frames: int | None = None) -> str:
+    """Return ffmpeg's -vf for all steps: timestamps, deinterlacing, cut, rate, picture, tags.
+
+    Args:
+        stream: The frames.
+        num_frames: Number of them, where it is known.
+    """
     info, picture = stream.info, stream.picture_filter.picture
     name, args = DEINTERLACER
     # It takes YCbCr in planes, and grey of 8 and 16 bits: of other formats ffmpeg would make RGB first, by its own ways.
     deinterlaces = not is_rgb(info.pixel_format) and not info.pixel_format.startswith(GREY_NOT_DEINTERLACED)
     deinterlaces &= info.codec not in CODED_AS_FIELDS
-    chain = ["setpts=PTS-STARTPTS", *([f"{name}={args}"] if deinterlaces else [])]
+    chain = [LAST_FRAME_LASTS] if num_frames is not None and stream.clock is not None else []
+    chain += ["setpts=PTS-STARTPTS", *([f"{name}={args}"] if deinterlaces else [])]
     chain += _time_filters(stream, 2 if deinterlaces else 1)  # bwdif doubles the clock
+    chain += [] if num_frames is None else [f"trim=end_frame={num_frames}"]
     colour = picture.colour
     chain += [
         picture.chain,
@@ -116,7 +125,7 @@ def build_command(
     reading = _reading(binary, info, settings) | demuxer_options(source)
     writing: dict[str, object] = {
         # With two inputs, ffmpeg 5.1 does not copy the source's display matrix onto the rotated picture.
-        "filter_complex": f"[0:{info.stream_index}]nullsink;[0:{info.stream_index}]{filter_chain(stream)}[made]",
+        "filter_complex": f"[0:{info.stream_index}]nullsink;[0:{info.stream_index}]{filter_chain(stream, num_frames)}[made]",
         "map": "[made]",
         "fps_mode": "passthrough",
         "enc_time_base": f"{output.time_base.numerator}/{output.time_base.denominator}",
@@ -140,8 +149,8 @@ def build_command(
     if (tag := CODECS[options.codec].tags.get(box.name)) is not None:
         writing["tag:v"] = tag
     writing |= box.options
-    if num_frames is not None or output.frame_rate:  # packets do not tell about a gap; `retime` limits the rest
-        writing["frames:v"] = num_frames or settings.limits.max_frames + 1
+    if output.frame_rate:  # packets do not tell about a gap; `retime` limits the rest
+        writing["frames:v"] = settings.limits.max_frames + 1
     if not output.frame_rate:  # a duration of one tick is not reliable: use the previous step, as the other engine does
         too_short = f"lt(DURATION*TB\\,{2 * info.time_base})*gt(N\\,0)"
         duration = f"if({too_short}\\,DTS-PREV_INDTS\\,DURATION)"
@@ -271,10 +280,8 @@ def score_with_ffmpeg(binary: str, source: str, made: Path, stream: FrameStream,
     """Return the mean PSNR-Y in dB of an output against its source, frame n with frame n, by one ffmpeg command. Raises FfmpegError."""
     info = stream.info
     counted = f"format={settings.output.pixel_format},settb=1/1000,setpts=N"  # by number, not by time
-    first = "" if settings.count is None else f",trim=end_frame={len(stream.source_indexes)}"
-    graph = (
-        f"[0:{info.stream_index}]{filter_chain(stream)}{first},{counted}[due];[1:v:0]{counted}[made];[made][due]psnr"
-    )
+    chain = filter_chain(stream, len(stream.source_indexes))
+    graph = f"[0:{info.stream_index}]{chain},{counted}[due];[1:v:0]{counted}[made];[made][due]psnr"
     command = [binary, "-hide_banner", "-nostdin", "-nostats", "-filter_complex_threads", "1"]
     for name, value in _reading(binary, info, settings).items():
         command += [f"-{name}"] if value is None else [f"-{name}", str(value)]

@@ -134,6 +134,8 @@ def make_request(
         value = getattr(choice, narrowed[0])
         named: dict[str, Any] = {narrowed[0]: value if isinstance(value, int) else " ".join(value)}
         raise SettingsError(f"<prune> needs all sources; leave out <{narrowed[0]}>", prune=True, **named)
+    if options.on_short == "skip" and settings.count is None:
+        raise SettingsError("<on_short> needs <frames>", on_short=options.on_short, frames="4n+1")
     if isinstance(destination, Path) and destination.exists() and not destination.is_dir():
         raise SettingsError(f"{destination}: is a file; DST is a folder")
     if (

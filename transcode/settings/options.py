@@ -14,6 +14,7 @@ from vidprep.formats.option import Option, check_options, document
 from vidprep.formats.spread import FRAMES_AT_ONCE, RULES, are_possible, sample_frames
 from vidprep.transcode.settings.parse import (
     ALWAYS_SCORED,
+    parse_area,
     parse_bytes,
     parse_rate,
     parse_scores,
@@ -146,15 +147,15 @@ class Scale:
         ),
     ] = None
     bucket_area: Annotated[
-        FrameSize | None, Option("Size of the square bucket, or of any one with this area.", "WxH", parse=parse_size)
+        FrameSize | None, Option("Size of the square bucket, or of any one with this area.", "WxH", parse=parse_area)
     ] = None
     scaler: Annotated[str, Option("Scaling algorithm.", choices=SCALERS)] = "bicubic"
     upscale: Annotated[bool, Option("Allow pictures to be enlarged.")] = False
 
     def __post_init__(self) -> None:
-        for name in ("size", "bucket_area"):
+        for name, parse in (("size", parse_size), ("bucket_area", parse_area)):
             if (given_size := getattr(self, name)) is not None and not isinstance(given_size, FrameSize):
-                object.__setattr__(self, name, parse_size(given_size))
+                object.__setattr__(self, name, parse(given_size))
         object.__setattr__(self, "side_of", parse_sides(self.side_of))
         check_options(self)
         size = None if self.size is None else str(self.size)
@@ -240,7 +241,7 @@ class Scale:
 
 
 COUNT = re.compile(r"(?:(\d{1,2})n(?:\+(\d{1,2}))?|(\d{1,9}))")
-COUNTS = "give a number such as 81, or a form such as 4n+1 or 8n+1, of numbers below 100"
+COUNTS = "give a number such as 81, or a form such as 4n+1 or 8n+1, with numbers up to 99"
 
 
 @document
@@ -263,7 +264,7 @@ class FrameCount:
     ] = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "frames", str(self.frames).replace(" ", ""))
+        object.__setattr__(self, "frames", str(self.frames).replace(" ", "").lower())
         check_options(self)
         form = COUNT.fullmatch(self.frames)
         if form is None or not (int(form[3] or 0) or int(form[1] or 0)):

@@ -221,14 +221,19 @@ def parse_sides(given: str | Mapping[str, int] | tuple[tuple[str, int], ...]) ->
         ) from None
 
 
-def parse_size(given: str | tuple[int, int]) -> FrameSize:
-    """Parse `WxH` in pixels, or a pair of numbers."""
+def parse_size(given: str | tuple[int, int], keyword: str = "size") -> FrameSize:
+    """Parse `WxH` in pixels, or a pair of numbers, which is the value of an option. Raises SettingsError."""
     if not isinstance(text := given, str):
         return FrameSize(*given)
     match = re.fullmatch(r"(\d{1,9})[xX](\d{1,9})", text)
     if match is None:
-        raise SettingsError("<size>: give WIDTHxHEIGHT in pixels, such as 224x224", size=shorten(text))
+        raise SettingsError(f"<{keyword}>: give WIDTHxHEIGHT in pixels, such as 224x224", **{keyword: shorten(text)})
     return FrameSize(int(match[1]), int(match[2]))
+
+
+def parse_area(given: str | tuple[int, int]) -> FrameSize:
+    """Parse the size of a bucket. Raises SettingsError."""
+    return parse_size(given, "bucket_area")
 
 
 def parse_segment(given: float | str) -> float | str:

@@ -104,7 +104,10 @@ class SourceOptions:
         ),
     ] = None
     captions: Annotated[
-        bool, Option("Fill column `caption` from x.txt, or x.json with a text or a list of texts, beside x.mp4.")
+        bool,
+        Option(
+            "Fill column `caption` from x.txt or x.json beside x.mp4; of several texts it has the first, and `captions` all."
+        ),
     ] = False
     split_by: Annotated[
         Mapping[str, Fraction] | None,
@@ -514,7 +517,7 @@ def build_options(kind: type[Built], keywords: Mapping[str, Any], **more: object
 def build_scale(keywords: Mapping[str, Any]) -> Scale:
     """Build the Scale from keywords. Raises SettingsError."""
     if keywords.get("fit") not in (None, "pad") and keywords.get("size") is None and keywords.get("buckets") is None:
-        raise SettingsError("<fit> needs <size>", fit=keywords["fit"], size="WxH")
+        raise SettingsError("<fit> needs <size> or <buckets>", fit=keywords["fit"], size="WxH", buckets=16)
     return build_options(Scale, keywords)
 
 

@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING
 from vidprep.formats.errors import ReadError, SourceError, count_of
 from vidprep.formats.model import SourceState
 from vidprep.formats.pictures import PICTURE_EXTENSIONS, is_numbered_picture, series_of
+from vidprep.formats.storage.base import is_url
 from vidprep.formats.storage.untrusted import open_regular
 from vidprep.transcode.settings.run import SourceOptions
 from vidprep.transcode.sources._search import Identity, MissingFile, SourceSearch, fault_of_file, identity_of, why_not
-from vidprep.transcode.sources.captions import BESIDE, CAPTION, captions_of
+from vidprep.transcode.sources.captions import BESIDE, CAPTION, CAPTIONS, columns_of, note_of, read_captions
 from vidprep.transcode.sources.outputs import STATE_DIR, check_outputs
 from vidprep.transcode.sources.robot import episode_table, is_robot_dataset
 from vidprep.transcode.sources.scratch import list_remote
@@ -52,7 +53,12 @@ if TYPE_CHECKING:
 
 
 def labels_of(
-    units: Sequence[Unit], table: SourceTable | None, given: SourceOptions, path: str, base: str
+    units: Sequence[Unit],
+    table: SourceTable | None,
+    given: SourceOptions,
+    path: str,
+    base: str,
+    captions: Mapping[str, list[str] | None] | None,
 ) -> tuple[Labels | None, SplitDrawing | None]:
     """Return the labels of units, in their order (None if there are none), and how splits are drawn.
 
@@ -62,11 +68,12 @@ def labels_of(
         given: Options.
         path: The source, for messages.
         base: Folder to which paths are relative.
+        captions: Captions by path; None if they are not asked for.
 
     Raises:
         SourceError: A manifest cannot hold a column, or a column occurs twice.
     """
-    made = (given.label_from_folder, given.split_from_folder, given.captions, given.split_by is not None)
+    made = (given.label_from_folder, given.split_from_folder, captions is not None, given.split_by is not None)
     if not (table is not None and table.columns) and not any(made):
         return None, None
     import pyarrow as pa
@@ -77,9 +84,10 @@ def labels_of(
     if given.label_from_folder:
         folders = [os.path.basename(os.path.dirname(unit.path)) for unit in units]
         columns[CLASS_LABEL] = pa.array(folders, pa.string())
-    if given.captions and CAPTION in columns:
-        raise SourceError("has a column `caption`: leave out the column, or --captions", path=path)
-    columns |= {CAPTION: captions_of(unit.path for unit in units)} if given.captions else {}
+    if captions is not None:
+        if twice := columns.keys() & {CAPTION, CAPTIONS}:
+            raise SourceError(f"has a column `{min(twice)}`: leave out the column, or --captions", path=path)
+        columns |= columns_of([captions.get(unit.path) or [] for unit in units])
     if (given.split_from_folder or given.split_by is not None) and SPLIT_LABEL in columns:
         name = "--split-by" if given.split_by is not None else "--split-from-folder"
         raise SourceError(f"has a column `split`: leave out the column, or {name}", path=path)
@@ -402,6 +410,7 @@ def _source_list(
     search.units.sort(key=attrgetter("id", "path"))
     if given.limit is not None:
         del search.units[given.limit :]
+    captions = _take_captions(search) if given.captions else None
     check_outputs(search, path, extension, is_table=is_table)
     sharers = Counter(unit.path for unit in search.units)
     units = [unit if sharers[unit.path] == 1 else replace(unit, sharers=sharers[unit.path]) for unit in search.units]
@@ -411,7 +420,9 @@ def _source_list(
     problems = sorted((storable(path), why, number) for number, (path, why) in enumerate(search.problems))
     own_ids = _ids_of_their_own(search)
     labelled = [*units, *(own_ids[number] for _, _, number in problems if number in own_ids)]
-    labels, drawing = labels_of(labelled, search.table, given, path, base)
+    if captions is not None:  # what is not known changes no label
+        labelled = [unit for unit in labelled if captions.get(unit.path, []) is not None]
+    labels, drawing = labels_of(labelled, search.table, given, path, base, captions)
     return SourceList(
         tuple(units),
         tuple(ignored),
@@ -420,8 +431,26 @@ def _source_list(
         labels,
         search.why_partial or (None if units else "no video could be listed"),
         drawing,
-        _notes(search, given, base),
+        (*_notes(search, given, base), *note_of(captions)),
     )
+
+
+def _take_captions(search: SourceSearch) -> dict[str, list[str] | None]:
+    """Return the captions of the units by path. A unit whose captions cannot be read (None) cannot be started."""
+    if remote := next((unit.path for unit in search.units if is_url(unit.path)), None):
+        raise SourceError(
+            "--captions reads files beside videos on this machine; give a table with a column caption", path=remote
+        )
+    captions, units = dict[str, list[str] | None](), search.units
+    search.units = []
+    for unit in units:
+        try:
+            captions[unit.path] = captions.get(unit.path) or read_captions(unit.path)
+            search.units.append(unit)
+        except SourceError as error:
+            captions[unit.path] = None
+            search.refuse(unit.row, unit, str(error))
+    return captions
 
 
 def _notes(search: SourceSearch, given: SourceOptions, base: str) -> tuple[str, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -108,20 +108,39 @@ def join_segments(job: Job, stream: FrameStream, context: Context) -> Outcome:
 
 def encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context) -> Outcome:
     """Encode by an ffmpeg command. Frames are decoded a second time here, to measure the result."""
-    unit, settings, output, facts = job.unit, job.settings, stream.output, stream.facts
-    partial = Path(job.partial)
+    unit, settings = job.unit, job.settings
     with open_source(unit.path, settings, unit.cut) as again:
         check_claims(again, settings, stream.window, stream.clock, context.on_progress)
-    num_frames = None
     if settings.count is not None:
-        with open_source(unit.path, settings, unit.cut) as counted:
-            frames = FrameStream(
-                counted, settings, timing_of(counted, settings, unit.cut), on_progress=context.on_progress
-            )
-            num_frames = sum(1 for _ in frames)
-    command = build_command(job.ffmpeg, unit.path, partial, stream, settings, num_frames)
+        return _encode_counted(job, stream, context)
     try:
-        run_ffmpeg(command, unit.path)
+        return _encode_by_ffmpeg(job, stream, context, None)
+    except VerifyError:
+        if stream.clock is None or _why_not_by_ffmpeg(stream) is not None:
+            raise
+    with _open_again(job, context) as frames:  # it may have left out the last frame
+        return _encode_counted(job, frames, context)
+
+
+@contextmanager
+def _open_again(job: Job, context: Context) -> Iterator[FrameStream]:
+    unit, settings = job.unit, job.settings
+    with open_source(unit.path, settings, unit.cut) as source:
+        yield FrameStream(source, settings, timing_of(source, settings, unit.cut), on_progress=context.on_progress)
+
+
+def _encode_counted(job: Job, stream: FrameStream, context: Context) -> Outcome:
+    with _open_again(job, context) as frames:
+        num_frames = sum(1 for _ in frames)
+    return _encode_by_ffmpeg(job, stream, context, num_frames)
+
+
+def _encode_by_ffmpeg(job: Job, stream: FrameStream, context: Context, num_frames: int | None) -> Outcome:
+    settings, output, facts = job.settings, stream.output, stream.facts
+    partial = Path(job.partial)
+    command = build_command(job.ffmpeg, job.unit.path, partial, stream, settings, num_frames)
+    try:
+        run_ffmpeg(command, job.unit.path)
         measured = measure_file(settings, partial, stream, context.cores)
         times = _read_back(job, stream, measured, context)
         # Its fps filter may have picked other frames, at the right times.

@@ -14,8 +14,8 @@ from tests.helpers import transcode
 from tests.numbered_pictures import constant, write
 from vidprep.formats import open_store
 from vidprep.formats.errors import StoreError
-from vidprep.transcode import validate
-from vidprep.transcode.check.trainers import READERS, Header, differences
+from vidprep.transcode import pack, validate
+from vidprep.transcode.check.trainers import READERS, Header, difference, differences
 
 
 def header(frames: int, rate: int) -> Header:
@@ -47,11 +47,28 @@ def test_a_duration_of_10_ms_loses_a_frame() -> None:
         ("cosmos-predict2", 94, 16, 93, 93),
         ("vjepa2-4fps", 64, 16, 16, 16),
         ("vjepa2-4fps", 64, 30, 9, 9),
+        ("vjepa2-4fps", 64, 3, 0, 0),
     ],
 )
 def test_what_is_counted_and_taken(name: str, frames: int, rate: int, counted: int, taken: int) -> None:
     reader = READERS[name]
     assert (reader.count(header(frames, rate)), reader.taken(header(frames, rate))) == (counted, taken)
+
+
+@pytest.mark.parametrize(
+    ("frames", "rate", "says"),
+    [
+        (120, 16, ""),
+        (
+            60,
+            16,
+            "60 frames, of which it takes 15: fewer than a clip of 16, so the last one repeats, or the video is left out",
+        ),
+        (60, 3, "60 frames, counted as 0: dropped"),
+    ],
+)
+def test_clips_of_16_frames(frames: int, rate: int, says: str) -> None:
+    assert difference("vjepa2-4fps", header(frames, rate), (128, 96)) == says
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +99,12 @@ def test_validate_names_the_videos(store: Path, tmp_path: Path) -> None:
     assert "musubi-tuner: 50: 50 frames, counted as 50: shortened to 49" in ran.out
     assert "musubi-tuner drops, repeats or crops something of 1 video" in ran.err
     assert [*differences(open_store(store), "ltx-video-trainer")]
+    pack(store, tmp_path / "shards", to="shards")
+    with pytest.raises(StoreError, match="pack --to clips"):
+        validate(tmp_path / "shards", trainer="musubi-tuner")
+    pack(tmp_path / "shards", tmp_path / "clips", to="clips")
+    report = validate(tmp_path / "clips", trainer="musubi-tuner")
+    assert report.trainer == ["50.mp4: 50 frames, counted as 50: shortened to 49"]
     assert transcode(store.parent / "raw", tmp_path / "frames", verb="burst").code == 0
     with pytest.raises(StoreError, match="files of encoded videos"):
         validate(tmp_path / "frames", trainer="musubi-tuner")

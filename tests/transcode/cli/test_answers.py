@@ -114,7 +114,7 @@ def test_options_stand_under_headings():
             ("transcode", "{src}", "{src}/../x", "--include", "*.mpeg9"),
             "{src}: no video left: --include and --exclude, globs such as '*.mp4', leave out all files: .mp4 (3)",
         ),
-        (("transcode", "{src}", "{src}/../x", "--fit", "crop"), "--fit crop needs --size WxH"),
+        (("transcode", "{src}", "{src}/../x", "--fit", "crop"), "--fit crop needs --size WxH or --buckets 16"),
         (("transcode", "{src}", "{src}/../x", "--split-seed", 3), "--split-seed 3 needs --split-by train=0.8,…"),
         (
             ("transcode", "{src}", "{src}/../x", "--target-mode", "per-video"),

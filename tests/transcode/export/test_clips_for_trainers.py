@@ -8,10 +8,12 @@ import json
 from pathlib import Path
 
 import av
+import numpy as np
 import pandas as pd
 import pytest
 
 from tests.helpers import make_clips, transcode
+from tests.witness import Ffmpeg
 from vidprep.formats import open_store
 from vidprep.formats.errors import StoreError
 from vidprep.transcode import pack, transcode as encode
@@ -74,6 +76,58 @@ def test_several_captions(tmp_path: Path) -> None:
     assert (tmp_path / "out/c00.txt").read_text() == "one\n"
     assert not (tmp_path / "out/c01.txt").exists()
     assert (tmp_path / "out/c00.mp4").is_file()
+
+
+@pytest.mark.parametrize("target", ["clips", "hf"])
+@pytest.mark.parametrize("container", ["webm", "shards"])
+def test_the_audio_of_webm_stays(tmp_path: Path, cli: Ffmpeg, target: str, container: str) -> None:
+    (tmp_path / "raw").mkdir()
+    sources = (
+        "-f",
+        "lavfi",
+        "-i",
+        "testsrc2=size=96x64:rate=25:duration=2",
+        "-f",
+        "lavfi",
+        "-i",
+        "sine=500:duration=2",
+    )
+    cli.run(*sources, "-pix_fmt", "yuv420p", "-c:a", "aac", tmp_path / "raw" / "a.mp4")
+    options = ("--codec", "vp9", "--container", "webm", "--audio", "opus")
+    store = ("--shards",) if container == "shards" else ()
+    assert transcode(tmp_path / "raw", tmp_path / "ready", *options).code == 0
+    if store:
+        pack(tmp_path / "ready", tmp_path / "shards", to="shards")
+    pack(tmp_path / ("shards" if store else "ready"), tmp_path / "out", to=target)
+    made, kept = (
+        levels(next(path.rglob(name))) for path, name in ((tmp_path / "out", "a.mp4"), (tmp_path / "ready", "a.webm"))
+    )
+    assert len(made) == pytest.approx(len(kept), abs=1000)
+    assert abs(made[:90000] - kept[:90000]).max() < 0.01
+
+
+def levels(path: Path) -> np.ndarray:
+    with av.open(str(path)) as container:
+        return np.concatenate([frame.to_ndarray()[0] for frame in container.decode(audio=0)])
+
+
+def test_ids_in_folders_become_names_that_trainers_find(tmp_path: Path) -> None:
+    make_clips(tmp_path / "raw" / "a", 1)
+    make_clips(tmp_path / "raw" / "b", 1)
+    (tmp_path / "raw" / "a" / "c00.txt").write_text("of a")
+    assert transcode(tmp_path / "raw", tmp_path / "ready", "--captions").code == 0
+    ran = transcode(tmp_path / "ready", tmp_path / "out", "--to", "clips", verb="pack")
+    assert "1 clip without a caption" in ran.err
+    assert {path.name for path in (tmp_path / "out").glob("*.mp4")} == {"a_c00.mp4", "b_c00.mp4"}
+    assert (tmp_path / "out/a_c00.txt").read_text() == "of a\n"
+    lines = [json.loads(line) for line in (tmp_path / "out/metadata.jsonl").read_text().splitlines()]
+    assert {line["id"]: line["file_name"] for line in lines} == {"a/c00": "a_c00.mp4", "b/c00": "b_c00.mp4"}
+    make_clips(tmp_path / "raw", 1)
+    (tmp_path / "raw" / "c00.mp4").rename(tmp_path / "raw" / "a_c00.mp4")
+    assert transcode(tmp_path / "raw", tmp_path / "ready", "--captions").code == 0
+    with pytest.raises(StoreError, match=r"another video is a_c00\.mp4 already"):
+        pack(tmp_path / "ready", tmp_path / "two", to="clips")
+    assert not (tmp_path / "two").exists()
 
 
 @pytest.mark.parametrize(("separator", "letter"), [("space", " "), ("comma", ","), ("tab", "\t")])

@@ -41,19 +41,56 @@ def test_several_captions_are_a_list(tmp_path: Path) -> None:
     (raw / "c01.json").write_text(json.dumps(["first", "second"]))
     (raw / "c02.json").write_text(json.dumps({"caption": "only"}))
     assert transcode(raw, tmp_path / "out", "--captions").code == 0
-    assert captions_in(tmp_path / "out") == {"c00": ["one"], "c01": ["first", "second"], "c02": ["only"], "c03": None}
+    assert captions_in(tmp_path / "out") == {"c00": "one", "c01": "first", "c02": "only", "c03": None}
     dataset = VideoDataset(tmp_path / "out", sequence_length=4)
-    items = [dataset[number] for number in range(len(dataset))]
-    assert {item["id"]: item["labels"]["caption"] for item in items}["c01"] == ["first", "second"]
+    labels = {item["id"]: item["labels"] for item in map(dataset.__getitem__, range(len(dataset)))}
+    assert labels["c01"] == {"caption": "first", "captions": ["first", "second"]}
+    assert labels["c00"]["captions"] is None
+    # The type of a column does not depend on which videos are listed.
+    (raw / "c00.txt").write_text("another")
+    (raw / "c01.json").unlink()
+    assert "relabelled" in transcode(raw, tmp_path / "out", "--captions", "--include", "c00*").err
+    ran = transcode(raw, tmp_path / "out", "--captions")
+    assert ran.code == 0, ran.err
+    assert captions_in(tmp_path / "out") == {"c00": "another", "c01": None, "c02": "only", "c03": None}
+
+
+def test_files_without_a_text_are_no_captions(tmp_path: Path) -> None:
+    raw = make_clips(tmp_path / "raw", 4)
+    (raw / "c00.txt").write_text(" \n")
+    (raw / "c00.json").write_text('{"text": "of the other file"}')
+    (raw / "c01.json").write_text('["", "second"]')
+    (raw / "c02.TXT").write_text("in capitals")
+    (raw / "c03.txt").write_text("")
+    ran = transcode(raw, tmp_path / "out", "--captions")
+    assert ran.code == 0
+    assert "1 of 4 videos without a caption, such as" in ran.err
+    assert captions_in(tmp_path / "out") == {
+        "c00": "of the other file",
+        "c01": "second",
+        "c02": "in capitals",
+        "c03": None,
+    }
 
 
 @pytest.mark.parametrize("text", ["{", "3", '{"label": "x"}', "[1, 2]"])
-def test_what_is_no_caption(tmp_path: Path, text: str) -> None:
-    raw = make_clips(tmp_path / "raw", 1)
+def test_a_video_fails_whose_caption_cannot_be_read(tmp_path: Path, text: str) -> None:
+    raw = make_clips(tmp_path / "raw", 2)
+    (raw / "c00.json").write_text(text)
+    (raw / "c01.json").write_text('"fine"')
+    ran = transcode(raw, tmp_path / "out", "--captions")
+    assert ran.code == 1
+    rows = manifest(tmp_path / "out")
+    assert rows["c00"]["status"] == "failed"
+    assert "c00.json: is no caption of a video" in rows["c00"]["message"]
+    assert captions_in(tmp_path / "out") == {"c01": "fine"}
+    (raw / "c00.json").write_text('"mended"')
+    assert transcode(raw, tmp_path / "out", "--captions").code == 0
+    assert captions_in(tmp_path / "out") == {"c00": "mended", "c01": "fine"}
     (raw / "c00.json").write_text(text)
     ran = transcode(raw, tmp_path / "out", "--captions")
-    assert ran.code == 2
-    assert "c00.json: is no caption of a video" in ran.err
+    assert "1 output kept whose source cannot be opened now, such as c00: " in ran.err and "c00.json" in ran.err
+    assert captions_in(tmp_path / "out") == {"c00": "mended", "c01": "fine"}
 
 
 def test_cuts_of_one_video_have_its_caption_and_a_column_stays(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import shutil
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import av
 import cv2
+import imageio_ffmpeg
 import pytest
 
 from tests.helpers import manifest, transcode
@@ -64,6 +66,22 @@ def test_every_output_has_such_a_count(raw: Path, tmp_path: Path, frames: str, r
             seconds = float((stream.duration or 0) * stream.time_base)
         if id_ != "variable":  # with B-frames MP4 gives the last frame another duration
             assert seconds == pytest.approx(row["duration_seconds"], abs=0.002)
+
+
+@pytest.mark.parametrize("program", [imageio_ffmpeg.get_ffmpeg_exe(), shutil.which("ffmpeg")])
+@pytest.mark.parametrize("frames", [(), ("--frames", "4n+1")])
+def test_every_ffmpeg_shows_the_last_frame_as_long_as_it_lasts(
+    tmp_path: Path, program: str | None, frames: tuple[str, ...]
+) -> None:
+    if program is None:
+        pytest.skip("no ffmpeg on PATH")
+    for name, last in (("short", Fraction(11, 600)), ("usual", Fraction(1, 20)), ("long", Fraction(3, 2))):
+        write(tmp_path / "raw" / f"{name}.mov", constant(22, 20), last=last)
+    for engine in (("--engine", "av"), ("--engine", "ffmpeg", "--ffmpeg", program)):
+        assert transcode(tmp_path / "raw", tmp_path / engine[1], "--fps", "16", *frames, *engine).code == 0
+    assert numbers_in(tmp_path / "ffmpeg") == numbers_in(tmp_path / "av")
+    again = transcode(tmp_path / "raw", tmp_path / "av", "--cross-check", "3", "--ffmpeg", program, verb="validate")
+    assert again.code == 0, again.out
 
 
 @pytest.mark.parametrize("rate", [(), ("--fps", "16")])
