@@ -231,10 +231,8 @@ def validate(
     place, given = parse_place(destination), _GivenSources()
     choice = build_options(SourceOptions, which)
     is_of_others = source is None and isinstance(place, Path) and _is_of_others(place)
-    ours: dict[str, Any] = {"seek_check": seek_check, "ffmpeg": ffmpeg}
-    ours |= {name: which.get(name) for name in ("score", "vmaf_model")}
-    if is_of_others and (name := next((name for name, value in ours.items() if value), "")):
-        raise SettingsError(f"<{name}> is for what vidprep made, which {place} is not", **{name: ours[name]})
+    if is_of_others and isinstance(place, Path):
+        _refuse_of_ours(place, {"seek_check": seek_check, "ffmpeg": ffmpeg}, which)
     if source is None:
         _refuse_of_sources(which)
     if is_of_others and isinstance(place, Path):
@@ -279,6 +277,14 @@ def _copy_results(path: Path, out: Path) -> None:
     if path.exists():
         out.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, out)
+
+
+def _refuse_of_ours(place: Path, given: Mapping[str, Any], which: Mapping[str, Any]) -> None:
+    """Raise SettingsError for an option of what vidprep made, which a place is not."""
+    for name, value in (*given.items(), *((name, which.get(name)) for name in ("score", "vmaf_model"))):
+        if value is not None:
+            keywords: dict[str, Any] = {name: value}
+            raise SettingsError(f"<{name}> is for what vidprep made, which {place} is not", **keywords)
 
 
 def _refuse_of_sources(given: Mapping[str, Any]) -> None:

@@ -73,6 +73,8 @@ def labels_of(
     Raises:
         SourceError: A manifest cannot hold a column, or a column occurs twice.
     """
+    if captions is not None:  # what is not known changes no label
+        units = [unit for unit in units if captions.get(unit.path, []) is not None]
     made = (given.label_from_folder, given.split_from_folder, captions is not None, given.split_by is not None)
     if not (table is not None and table.columns) and not any(made):
         return None, None
@@ -85,9 +87,7 @@ def labels_of(
         folders = [os.path.basename(os.path.dirname(unit.path)) for unit in units]
         columns[CLASS_LABEL] = pa.array(folders, pa.string())
     if captions is not None:
-        if twice := columns.keys() & {CAPTION, CAPTIONS}:
-            raise SourceError(f"has a column `{min(twice)}`: leave out the column, or --captions", path=path)
-        columns |= columns_of([captions.get(unit.path) or [] for unit in units])
+        columns |= _columns_of_captions(units, captions, columns, path)
     if (given.split_from_folder or given.split_by is not None) and SPLIT_LABEL in columns:
         name = "--split-by" if given.split_by is not None else "--split-from-folder"
         raise SourceError(f"has a column `split`: leave out the column, or {name}", path=path)
@@ -95,6 +95,15 @@ def labels_of(
         above = [unit.id.split("/")[0] if "/" in unit.id else None for unit in units]
         columns[SPLIT_LABEL] = pa.array(above, pa.string())
     return Labels([unit.id for unit in units], columns), _drawing(units, columns, given, path, base)
+
+
+def _columns_of_captions(
+    units: Sequence[Unit], captions: Mapping[str, list[str] | None], others: Mapping[str, pa.Array], path: str
+) -> Mapping[str, pa.Array]:
+    """Return the columns of captions, for these units. Raises SourceError if a table has one, too."""
+    if twice := others.keys() & {CAPTION, CAPTIONS}:
+        raise SourceError(f"has a column `{min(twice)}`: leave out the column, or --captions", path=path)
+    return columns_of([captions.get(unit.path) or [] for unit in units])
 
 
 def _columns_of(units: Sequence[Unit], table: SourceTable, path: str) -> dict[str, pa.Array]:
@@ -420,8 +429,6 @@ def _source_list(
     problems = sorted((storable(path), why, number) for number, (path, why) in enumerate(search.problems))
     own_ids = _ids_of_their_own(search)
     labelled = [*units, *(own_ids[number] for _, _, number in problems if number in own_ids)]
-    if captions is not None:  # what is not known changes no label
-        labelled = [unit for unit in labelled if captions.get(unit.path, []) is not None]
     labels, drawing = labels_of(labelled, search.table, given, path, base, captions)
     return SourceList(
         tuple(units),
