@@ -215,6 +215,24 @@ class HdrMetadata:
 NO_HDR_METADATA = HdrMetadata()
 
 
+class Selected(NamedTuple):
+    """Frames of a video of a finished destination.
+
+    Attributes:
+        place: Absolute path or URL of the destination
+        id: The video
+        start_frame: Number of the first frame, from 0; None for the whole video
+        end_frame: Number of the frame after the last one; None for the whole video
+        sha256: SHA-256 of the video's bytes
+    """
+
+    place: str
+    id: str
+    start_frame: int | None
+    end_frame: int | None
+    sha256: str
+
+
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
     """Properties that all frames of one output share.

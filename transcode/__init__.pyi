@@ -11,6 +11,7 @@ from .cli.manage import compact as compact, label as label, merge as merge
 from .cli.pack import Packed as Packed, pack as pack
 from .cli.pages import report as report
 from .cli.scan import scan as scan
+from .cli.select import select as select
 from .clips.scan import ScanSummary as ScanSummary
 from .destination.array_merge import Merged as Merged
 from .destination.outputs import Compacted as Compacted

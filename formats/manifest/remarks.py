@@ -40,6 +40,7 @@ CODES = {
     "audio_downmixed": "channels were mixed to stereo",
     "audio_holes": "missing audio was replaced by silence",
     "not_split": "a video that was to be encoded in segments was encoded whole",
+    "encoded_again": "of GOPs that a selection cuts, the frames that stay were encoded again (a note)",
     "not_scored": "a score that was asked for cannot be taken of such pictures, and is left empty",
     "second_try": "its process was killed while others ran, and it was made again alone",
     "untagged_colours": "colours are not tagged, and the usual ones were assumed (a note)",
@@ -47,7 +48,9 @@ CODES = {
     "not_enlarged": "smaller than requested, and not enlarged (a note)",
     "odd_size_cropped": "a line or column was cropped to make the size even (a note)",
 }
-NOTES = frozenset(("untagged_colours", "hdr_kept", "not_enlarged", "odd_size_cropped", "cropping_rounded"))
+NOTES = frozenset(
+    ("untagged_colours", "hdr_kept", "not_enlarged", "odd_size_cropped", "cropping_rounded", "encoded_again")
+)
 
 
 class Remark(str):

@@ -234,6 +234,11 @@ class ManifestRow:
     tolerance_seconds: float | None = column(
         "double", "s; maximum distance between a time in a table and the start of the source frame that it means",
     )
+    selected_from: str | None = column("string", "by `select`: absolute path or URL of the destination, and its video")
+    selected_id: str | None = column("string", "by `select`: absolute path or URL of the destination, and its video")
+    selected_start_frame: int | None = column("int64", "by `select`: frames [start, end) of that video; null: all")
+    selected_end_frame: int | None = column("int64", "by `select`: frames [start, end) of that video; null: all")
+    selected_sha256: str | None = column("string", "by `select`: of that video")
     duplicated_frames: int | None = column("int64", "by `--fps`")
     dropped_frames: int | None = column("int64", "by `--fps`")
     pts: list[int] | None = column(

@@ -53,6 +53,7 @@ RANK_COLUMNS = ["id", "run"]
 LABELS = "labels"
 COLUMNS_KEY, FENCE_KEY = b"vidprep.columns_crc32", b"vidprep.fence"
 ROWS_AT_A_TIME = 1000
+GROUP_ROWS = 10_000  # of which those with other ids are not read
 
 
 def manifest_paths(destination: Path) -> list[Path]:
@@ -260,9 +261,10 @@ def _rows_of(path: Path, only: Collection[str] | None) -> Iterator[ManifestRow]:
     from vidprep.formats.manifest.labels import labels_in
 
     with _open(path) as file:
-        batches = file.iter_batches(batch_size=ROWS_AT_A_TIME, use_threads=False)
         is_old = bool(_labels_among_columns(file.schema_arrow))
         wanted = None if only is None else pa.array(only, pa.string())
+        groups = [*range(file.num_row_groups)] if is_old or not only else _groups_with(file, min(only), max(only))
+        batches = file.iter_batches(batch_size=ROWS_AT_A_TIME, row_groups=groups, use_threads=False)
         count = 0
         for table in [_read(file, None)] if is_old else (pa.Table.from_batches([batch]) for batch in batches):
             count += table.num_rows
@@ -273,8 +275,20 @@ def _rows_of(path: Path, only: Collection[str] | None) -> Iterator[ManifestRow]:
                 row = row_from_dict(values)
                 row.labels = labels.values_of(id_)
                 yield row
-        if count != file.metadata.num_rows:  # for a damaged column pyarrow returns the rows that all columns have
-            raise ValueError(f"{count} of its {file.metadata.num_rows} rows can be read")
+        due = sum(file.metadata.row_group(group).num_rows for group in groups)
+        if count != due:  # for a damaged column pyarrow returns the rows that all columns have
+            raise ValueError(f"{count} of {due} rows can be read")
+
+
+def _groups_with(file: pq.ParquetFile, first: str, last: str) -> list[int]:
+    """Return the row groups that may have an id from `first` to `last`."""
+    place = file.schema_arrow.get_field_index("id")
+    of_ids = [file.metadata.row_group(group).column(place).statistics for group in range(file.num_row_groups)]
+    return [
+        group
+        for group, ids in enumerate(of_ids)
+        if ids is None or not ids.has_min_max or (ids.min <= last and first <= ids.max)
+    ]
 
 
 def label_columns(destination: Path) -> Labels:
@@ -404,7 +418,7 @@ def write_rows(
         }
     )
     with replacing(path) as file:
-        pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True, row_group_size=GROUP_ROWS)
         seal_footer(file)
         if fence and fence_of(path) > fence:
             raise TakenOverError(

@@ -176,7 +176,14 @@ class VideoWriter:
     elsewhere may be muxed instead, after `take_order`.
     """
 
-    def __init__(self, path: Path, options: EncoderOptions, output: OutputFormat, cores: int = 1) -> None:
+    def __init__(
+        self,
+        path: Path,
+        options: EncoderOptions,
+        output: OutputFormat,
+        cores: int = 1,
+        template: VideoStream | None = None,
+    ) -> None:
         """Open the encoder and the file.
 
         Args:
@@ -184,6 +191,7 @@ class VideoWriter:
             options: Options of the encoder.
             output: Properties of the frames.
             cores: Idle cores that the encoder may use.
+            template: A stream like that of the file, of which packets will be muxed. Then there is no encoder.
         """
         self.path = path
         self._time_base = output.time_base
@@ -216,6 +224,10 @@ class VideoWriter:
         self._num_encoded = 0
         self._ahead = self._lead or None  # lead of DTS; None keeps the encoder's DTS
         try:
+            if template is not None:
+                self.stream = self._container.add_stream_from_template(template, opaque=True)
+                self.stream.time_base = output.time_base
+                return
             stream = self._container.add_stream(profile.name, rate=output.nominal_rate)
             assert isinstance(stream, VideoStream)
             self.stream = stream

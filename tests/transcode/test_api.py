@@ -33,6 +33,7 @@ OF_THE_COMMAND_LINE = {
     "dry_run",
     "source",
     "destination",
+    "destinations",
     "paths",
     "store",
     "stores",
@@ -41,7 +42,7 @@ OF_THE_COMMAND_LINE = {
     "table",
 }
 CALLBACK = re.compile("on_(row|fault|finding|message|note|step)")
-OF_PYTHON = {"settings", "progress", "destinations", "on_row"}
+OF_PYTHON = {"settings", "progress", "on_row"}
 TYPED = {"transcode": (TranscodeKeywords,), "burst": (BurstKeywords,), "validate": (ValidateKeywords,)} | dict.fromkeys(
     ("sweep", "tune"), (TrialKeywords,)
 )
@@ -53,6 +54,7 @@ COMMANDS = (
     "sweep",
     "tune",
     "pack",
+    "select",
     "merge",
     "compact",
     "label",

@@ -117,7 +117,7 @@ READERS: dict[str, Reader] = {
     "vjepa2-4fps": Reader(
         "facebookresearch/vjepa2: src/datasets/video_dataset.py",
         "every (ceil(mean rate) // 4)-th frame; below 4 fps an assertion fails",
-        lambda header: header.frames // (math.ceil(header.rate) // 4) if header.rate > 3 else 0,
+        lambda header: max(1, header.frames // (math.ceil(header.rate) // 4)) if header.rate > 3 else 0,
         1,
         1,
         4,

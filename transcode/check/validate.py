@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +27,7 @@ from vidprep.formats.errors import (
     count_of,
 )
 from vidprep.formats.manifest.row import ManifestRow
-from vidprep.formats.manifest.table import add_columns, manifest_paths, manifest_rows, read_table
+from vidprep.formats.manifest.table import add_columns, manifest_paths, manifest_rows, read_rows, read_table
 from vidprep.formats.storage.local import refuse_links
 from vidprep.formats.stores.gops import num_not_indexed
 from vidprep.formats.stores.registry import ENCODED, VIDEO_SHARDS, layout_of
@@ -169,6 +169,8 @@ def check_destination(
     # First, because it temporarily needs the most memory.
     ids, why_not_opened = open_ids(destination, kind)
     seen = _seen(destination)
+    if sources is not None:
+        _refuse_selected(destination)
     missing = _missing(destination, seen["id"], sources)
     if not len(seen) and not missing:
         raise StoreError("has no manifest with rows; give the destination of a run", path=destination)
@@ -209,6 +211,23 @@ def check_destination(
     on_start(len(checks))
     _read_again(destination, checks, report, tell, jobs, on_unit)
     return report
+
+
+class _Frames(NamedTuple):
+    """Columns of a row."""
+
+    selected_from: str | None
+    selected_start_frame: int | None
+
+
+def _refuse_selected(destination: Path) -> None:
+    """Raise StoreError if videos are frames of other ones, which no source has alone."""
+    some = next((row for row in read_rows(destination, _Frames) if row.selected_start_frame is not None), None)
+    if some is not None:
+        raise StoreError(
+            f"has frames that `select` took of {some.selected_from}; validate that with SRC, and this one without",
+            path=destination,
+        )
 
 
 def _check_comparable(destination: Path, rows: Sequence[ManifestRow], settings: RunSettings) -> None:

@@ -22,6 +22,7 @@ COMMANDS = {
     "sweep": ("choose", "Measure many settings on a sample of videos."),
     "tune": ("choose", "Recommend settings for how a network reads."),
     "label": ("manage", "Add, change and remove labels."),
+    "select": ("select", "Take videos or frames of datasets, without encoding them again."),
     "pack": ("pack", "Convert a dataset for another tool."),
     "index": ("check", "Index every GOP, for reading without containers."),
     "merge": ("manage", "Join the partitions of an array run."),

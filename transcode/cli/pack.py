@@ -259,7 +259,10 @@ def pack_command(store: Path | str, out: Path, **given: Any) -> None:
     packed = pack(store, out, **given)
     click.echo(f"vidprep: {count_of(packed.num_videos, 'video')} packed into {out}", err=True)
     if packed.without_caption:
-        click.echo(f"vidprep: {count_of(packed.without_caption, 'clip')} without a caption have no text file", err=True)
+        click.echo(
+            f"vidprep: without a caption, and so without a text file: {count_of(packed.without_caption, 'clip')}",
+            err=True,
+        )
     if "labels" in given:
         where = out / "labels.csv"
         click.echo(

@@ -15,7 +15,7 @@ from vidprep.formats.errors import DiskFullError, ManifestError, StoreError, Vid
 from vidprep.formats.manifest.journal import Journal
 from vidprep.formats.manifest.row import REMOVED, ManifestRow, is_text
 from vidprep.formats.manifest.table import MANIFEST_NAME, read_rows
-from vidprep.formats.model import Cut, SourceState
+from vidprep.formats.model import Cut, Selected, SourceState
 from vidprep.formats.option import options_of
 from vidprep.formats.storage.base import Storage
 from vidprep.formats.storage.local import is_disk_full
@@ -233,6 +233,11 @@ class KnownUnit(NamedTuple):
     offset: int | None
     stored_bytes: int | None
     run: int | None
+    selected_from: str | None
+    selected_id: str | None
+    selected_start_frame: int | None
+    selected_end_frame: int | None
+    selected_sha256: str | None
 
     @classmethod
     def build(cls, row: ManifestRow) -> KnownUnit:
@@ -248,6 +253,14 @@ class KnownUnit(NamedTuple):
     def cut(self) -> Cut:
         """The requested part of the source."""
         return Cut(self.start_seconds, self.end_seconds, self.start_frame, self.end_frame, self.video_stream)
+
+    @property
+    def selected(self) -> Selected | None:
+        """Frames of another destination that it was copied from; None if it was not."""
+        if self.selected_from is None:
+            return None
+        frames = self.selected_start_frame, self.selected_end_frame
+        return Selected(self.selected_from, self.selected_id or "", *frames, self.selected_sha256 or "")
 
     @property
     def source_state(self) -> SourceState | None:

@@ -310,6 +310,10 @@ def building(out: Path, store: FrameStore, *, overwrite: bool = False) -> Iterat
             if {path.name for path in out.iterdir()} - {PACK_NAME, PARTIAL_NAME} and not (overwrite and was_marked):
                 more = ", or --overwrite" if was_marked else ""
                 raise DestinationError(f"is not empty; give a new folder{more}", path=out)
+            if (other := _find_later(out, marker)) is not None:
+                raise DestinationError(
+                    f"{other} was added or changed after `pack`; move it, or give a new folder", path=out
+                )
             check_writable(out, "give another folder")
             lock = held.enter_context(marker.open("a"))
             try:
@@ -339,6 +343,14 @@ def building(out: Path, store: FrameStore, *, overwrite: bool = False) -> Iterat
                 f"could not be replaced, and holds parts: {error.strerror}: {error.filename}; pack again with --overwrite",
                 path=out,
             ) from error
+
+
+def _find_later(out: Path, marker: Path) -> Path | None:
+    """Return a file in `out` that is newer than what an earlier `pack` wrote; None if there is none."""
+    packed_at = marker.stat().st_mtime_ns if marker.is_file() else 0
+    own = {PARTIAL_NAME, STATE_DIR, "validation.parquet"}
+    others = (path for path in out.rglob("*") if own.isdisjoint(path.parts) and path.is_file())
+    return next((path for path in others if packed_at and path.stat().st_mtime_ns > packed_at), None)
 
 
 def _replace_with(partial: Path, out: Path, about: str) -> None:

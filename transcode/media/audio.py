@@ -326,9 +326,10 @@ class AudioTrack:
         self._pictures_over = True
         if self._ends_with_pictures and self._audio is not None:
             self._audio.end_at(pictures_end)
-            if self._next is not None and (self._next.pts or 0) >= pictures_end * self._rate:
-                self._next = None
         while self._next is not None and (self._next.pts or 0) <= (self._reached + 1) * self._rate:
+            if self._ends_with_pictures and (self._next.pts or 0) >= pictures_end * self._rate:
+                self._next = None  # the encoder was ahead of the pictures
+                break
             self._mux(self._next)
             self._reached = max(self._reached, Fraction(self._ended, self._rate))
         if self._next is not None:

@@ -498,7 +498,10 @@ class _LostRows:
 
 
 def _same_source(row: KnownUnit, unit: Unit, digests: Collection[str]) -> bool:
-    return row.settings_digest in digests and (row.source_state, row.cut) == (unit.state, unit.cut)
+    is_same = row.settings_digest in digests and (row.source_state, row.cut) == (unit.state, unit.cut)
+    if unit.selected is None:  # the copy of a whole video is what a run would make
+        return is_same and row.selected_start_frame is None
+    return is_same and row.selected == unit.selected
 
 
 def _is_done(row: KnownUnit, unit: Unit, digests: Collection[str], file_name: str, destination: Destination) -> bool:

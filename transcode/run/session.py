@@ -59,13 +59,13 @@ class RunRequest:
     """Request for a run.
 
     Attributes:
-        source: Folder, file, table (a file, or in memory) or URL of the sources
+        source: Folder, file, table (a file, or in memory) or URL of the sources; or the list of them
         choice: Which sources to take
         ffmpeg: Checked ffmpeg program of the second engine; otherwise ""
         reporter: Receives events
     """
 
-    source: Path | str | ArrowStream
+    source: Path | str | ArrowStream | SourceList
     place: Destination
     settings: RunSettings
     choice: SourceOptions
@@ -82,7 +82,7 @@ class RunRequest:
     @property
     def selection(self) -> Selection:
         return Selection(
-            IN_MEMORY if is_table(self.source) else str(self.source),
+            IN_MEMORY if isinstance(self.source, SourceList) or is_table(self.source) else str(self.source),
             self.choice.include,
             self.choice.exclude,
             self.choice.limit,
@@ -110,7 +110,7 @@ class RunRequest:
 
 
 def make_request(
-    source: Path | str | ArrowStream,
+    source: Path | str | ArrowStream | SourceList,
     destination: Path | str,
     settings: RunSettings,
     choice: SourceOptions,
@@ -129,7 +129,8 @@ def make_request(
         Path.cwd()
     except OSError:
         raise SettingsError("the current folder was deleted; change to one that exists, and run again") from None
-    source, destination = parse_source(source), parse_place(destination)
+    destination = parse_place(destination)
+    source = source if isinstance(source, SourceList) else parse_source(source)
     if options.prune and (narrowed := [name for name in ("include", "exclude", "limit") if getattr(choice, name)]):
         value = getattr(choice, narrowed[0])
         named: dict[str, Any] = {narrowed[0]: value if isinstance(value, int) else " ".join(value)}
@@ -318,6 +319,8 @@ def _ffmpeg(settings: RunSettings, options: RunOptions) -> str:
 
 
 def _find(request: RunRequest) -> SourceList:
+    if isinstance(request.source, SourceList):
+        return request.source
     return find_sources(
         request.source,
         request.where,
@@ -507,7 +510,7 @@ def _say_what_was_found(session: Session, recovered: int, todo: Plan) -> None:
     if todo.kept:
         first, fault = min(todo.kept.items())
         message(
-            f"{count_of(len(todo.kept), 'output')} kept whose source cannot be opened now, such as {one_line(first)}: {fault}"
+            f"{count_of(len(todo.kept), 'output')} kept whose source or caption cannot be read now, such as {one_line(first)}: {fault}"
         )
     if todo.elsewhere:
         message(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 CAPTION, CAPTIONS = "caption", "captions"
 BESIDE = (".txt", ".TXT", ".json", ".JSON")  # the first that has a caption
-KEYS = (CAPTION, CAPTIONS, "text")  # of an object in x.json
+KEYS = (CAPTIONS, CAPTION, "text")  # of an object in x.json
 MAX_BYTES = 1 << 20
 
 
@@ -30,6 +30,7 @@ def read_captions(path: str) -> list[str]:
         try:
             data = read_regular(beside, MAX_BYTES)
             texts = [data.decode("utf-8-sig")] if suffix.lower() == ".txt" else _parse(parse_json(data))
+            "".join(texts).encode()  # JSON may escape half of a character, which is no text
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
@@ -42,7 +43,7 @@ def read_captions(path: str) -> list[str]:
 def _parse(value: Any) -> list[str]:
     """Return the captions of a JSON value: a text, a list of texts, or an object that has one of both. Raises ValueError."""
     if isinstance(value, dict):
-        value = next((value[key] for key in KEYS if key in value), value)
+        value = next((value[key] for key in KEYS if value.get(key)), "" if value.keys() & {*KEYS} else value)
     texts = value if isinstance(value, list) else [value]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"give a text, a list of texts, or an object with one of these as {', '.join(KEYS)}")
@@ -50,17 +51,11 @@ def _parse(value: Any) -> list[str]:
 
 
 def columns_of(captions: Sequence[Sequence[str]]) -> Mapping[str, pa.Array]:
-    """Return the first caption of each video and, if a video has several, all captions of those that do.
-
-    So the type of a column never depends on which videos are listed.
-    """
+    """Return the first caption of each video, and all of them: the same columns and types whichever videos are listed."""
     import pyarrow as pa
 
-    columns = {CAPTION: pa.array([texts[0] if texts else None for texts in captions], pa.string())}
-    if any(len(texts) > 1 for texts in captions):
-        several = [texts if len(texts) > 1 else None for texts in captions]
-        columns[CAPTIONS] = pa.array(several, pa.list_(pa.string()))
-    return columns
+    firsts, several = [texts[0] if texts else None for texts in captions], [texts or None for texts in captions]
+    return {CAPTION: pa.array(firsts, pa.string()), CAPTIONS: pa.array(several, pa.list_(pa.string()))}
 
 
 def note_of(captions: Mapping[str, Sequence[str] | None] | None) -> tuple[str, ...]:

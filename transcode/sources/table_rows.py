@@ -479,7 +479,7 @@ def _add_row(
     """Add one row, counted from 0, to units, ignored or problems. Raises ValueError for an invalid row."""
     where = f"{os.path.basename(table) or IN_MEMORY} row {number + 1}: "
     path, relative = _paths_of(given_path, os.path.join(os.path.dirname(table) or os.getcwd(), ""))
-    unit_id = _id_of_cut(search.id_of(relative), cut) if given_id is None else check_id(given_id)
+    unit_id = id_of_cut(search.id_of(relative), cut) if given_id is None else check_id(given_id)
     if reason := search.why_left_out(relative, os.path.basename(path)):
         search.ignored.append((path, where + reason))
         return
@@ -493,7 +493,7 @@ def _add_row(
     if not is_url(path) and search.in_destination(path if is_series or os.path.islink(path) else os.path.dirname(path)):
         raise ValueError(f"{one_line(path)} is inside the destination; give a destination outside of the sources")
     if isinstance(state, PictureSeries):  # a folder has no extension
-        search.add_series(_id_of_cut(relative, cut) if given_id is None else unit_id, path, state, cut, number)
+        search.add_series(id_of_cut(relative, cut) if given_id is None else unit_id, path, state, cut, number)
     else:
         search.add(unit_id, path, state, cut, number)
 
@@ -540,7 +540,7 @@ def _look_at(path: str, remote: RemoteFiles, *, takes_pictures: bool) -> tuple[S
         return None, why_not(error, is_link=os.path.islink(path))
 
 
-def _id_of_cut(unit_id: str, cut: Cut) -> str:
+def id_of_cut(unit_id: str, cut: Cut) -> str:
     """Return the id of a cut: its stream, if it names one; then times in milliseconds, of the decimal number as written,
     halves rounded up (1.0005 is 1001), or frames.
     """

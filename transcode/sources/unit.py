@@ -18,7 +18,7 @@ from fractions import Fraction
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from vidprep.formats.model import WHOLE, Cut, SourceState
+from vidprep.formats.model import WHOLE, Cut, Selected, SourceState
 from vidprep.formats.storage.base import is_url
 
 if TYPE_CHECKING:
@@ -233,6 +233,7 @@ class Unit:
         sharers: Number of units of the same source, including this one
         row: Number of its row in the table, from 0; -1 if there is no table
         is_series: Whether its source is a folder of numbered pictures, or the copy of one in a file
+        selected: Frames of a finished destination that it is, from which it is copied
     """
 
     id: str
@@ -243,10 +244,13 @@ class Unit:
     sharers: int = 1
     row: int = -1
     is_series: bool = False
+    selected: Selected | None = None
 
     @property
     def is_copied(self) -> bool:
         """Whether a local file is made of its source before it is read: it is behind a URL, or a folder."""
+        if self.selected is not None:
+            return False
         return is_url(self.path) or (self.is_series and os.path.isdir(self.path))  # noqa: PTH112
 
     @property

@@ -27,6 +27,7 @@ from vidprep.transcode.media.metrics import not_scored
 from vidprep.transcode.media.stream import FrameStream, choose_sampled, open_source, timing_of
 from vidprep.transcode.settings.options import Target
 from vidprep.transcode.settings.run import RunSettings
+from vidprep.transcode.unit._copies import copy_frames
 from vidprep.transcode.unit._engines import Outcome, engine_of
 from vidprep.transcode.unit._row import describe_frames, describe_header, describe_output, describe_picture, remarks
 from vidprep.transcode.unit._segments import segments_of
@@ -61,16 +62,18 @@ def run_job(job: Job, context: Context = NO_CALLBACKS) -> JobResult:
     try:
         if isinstance(job, SegmentJob):
             return _make_segment(job, context)
-        split = _make(job, row, context)
-        if split is not None:
+        if job.unit.selected is not None:
+            row = copy_frames(job, job.unit.selected, context)
+        elif (split := _make(job, row, context)) is not None:
             if split.segments:
                 return split
             assert isinstance(job, WholeJob)
             job = job.unsplit(split.why_not)
             _make(job, row, context)
-        if job.settings.target is not None:
+        if job.settings.target is not None and job.unit.selected is None:
             row = _until_target(job, row, job.settings.target, context)
-        _check_floor(row, job.settings)
+        if job.unit.selected is None:
+            _check_floor(row, job.settings)
         row.status = "ok"
     except Exception as error:  # noqa: BLE001 (the one place: a failed unit becomes a row and the run goes on)
         discard(job)

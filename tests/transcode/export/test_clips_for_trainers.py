@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import os
+import time
 from pathlib import Path
 
 import av
@@ -15,7 +17,7 @@ import pytest
 from tests.helpers import make_clips, transcode
 from tests.witness import Ffmpeg
 from vidprep.formats import open_store
-from vidprep.formats.errors import StoreError
+from vidprep.formats.errors import DestinationError, StoreError
 from vidprep.transcode import pack, transcode as encode
 
 
@@ -78,6 +80,22 @@ def test_several_captions(tmp_path: Path) -> None:
     assert (tmp_path / "out/c00.mp4").is_file()
 
 
+def test_what_was_added_to_a_packed_folder_is_not_removed(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(made / "ready", out, to="clips", by_bucket=True)
+    pack(made / "ready", out, to="clips", by_bucket=True, overwrite=True)
+    cache = next(out.glob("*x*")) / "c00_latents.safetensors"
+    cache.write_bytes(b"latents")
+    later = time.time_ns() + 10**9
+    os.utime(cache, ns=(later, later))
+    with pytest.raises(DestinationError, match=r"latents\.safetensors was added or changed"):
+        pack(made / "ready", out, to="clips", overwrite=True)
+    assert cache.is_file()
+    cache.unlink()
+    pack(made / "ready", out, to="clips", overwrite=True)
+    assert not cache.parent.exists()
+
+
 @pytest.mark.parametrize("target", ["clips", "hf"])
 @pytest.mark.parametrize("container", ["webm", "shards"])
 def test_the_audio_of_webm_stays(tmp_path: Path, cli: Ffmpeg, target: str, container: str) -> None:
@@ -117,7 +135,7 @@ def test_ids_in_folders_become_names_that_trainers_find(tmp_path: Path) -> None:
     (tmp_path / "raw" / "a" / "c00.txt").write_text("of a")
     assert transcode(tmp_path / "raw", tmp_path / "ready", "--captions").code == 0
     ran = transcode(tmp_path / "ready", tmp_path / "out", "--to", "clips", verb="pack")
-    assert "1 clip without a caption" in ran.err
+    assert "without a text file: 1 clip" in ran.err
     assert {path.name for path in (tmp_path / "out").glob("*.mp4")} == {"a_c00.mp4", "b_c00.mp4"}
     assert (tmp_path / "out/a_c00.txt").read_text() == "of a\n"
     lines = [json.loads(line) for line in (tmp_path / "out/metadata.jsonl").read_text().splitlines()]

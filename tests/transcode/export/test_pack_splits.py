@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import tarfile
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -52,8 +54,13 @@ def test_a_pack_is_replaced_when_that_is_asked_for(to, made, tmp_path):
     pack(made / "ready", out, to=to)
     names = sorted(path.relative_to(out) for path in out.rglob("*"))
     (out / "more.txt").touch()
+    later = time.time_ns() + 10**9
+    os.utime(out / "more.txt", ns=(later, later))
     with pytest.raises(DestinationError, match="is not empty; give a new folder, or overwrite=True"):
         pack(made / "ready", out, to=to)
+    with pytest.raises(DestinationError, match=r"more\.txt was added or changed after `pack`"):
+        pack(made / "ready", out, to=to, overwrite=True)
+    (out / "more.txt").unlink()
     pack(made / "ready", out, to=to, overwrite=True)
     assert sorted(path.relative_to(out) for path in out.rglob("*")) == names
 

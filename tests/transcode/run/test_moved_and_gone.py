@@ -53,7 +53,9 @@ def test_outputs_stay_while_their_sources_cannot_be_opened(kind: str, tmp_path: 
     for more in ((), ("--skip-failed",), () if parts else ("--prune",), () if parts else ("--overwrite", "--limit", 2)):
         ran = again(*more)
         assert (ran.code, ran.summary["failed"], contents(dst)) == (0, 0, before), more
-        assert "kept whose source cannot be opened now, such as 0: t.csv row 1: no such file or folder" in ran.err
+        assert (
+            "kept whose source or caption cannot be read now, such as 0: t.csv row 1: no such file or folder" in ran.err
+        )
     assert parts or '"what": "kept", "id": "2"' in run(kind, listed, dst, "--dry-run").out
     (tmp_path / "unmounted").rename(tmp_path / "raw")
     (tmp_path / "raw" / "c01.mp4").unlink()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.helpers import make_clips, manifest, transcode
 from vidprep import VideoDataset
+from vidprep.transcode.sources.captions import read_captions
 
 
 def captions_in(destination: Path) -> dict[str, object]:
@@ -45,7 +46,7 @@ def test_several_captions_are_a_list(tmp_path: Path) -> None:
     dataset = VideoDataset(tmp_path / "out", sequence_length=4)
     labels = {item["id"]: item["labels"] for item in map(dataset.__getitem__, range(len(dataset)))}
     assert labels["c01"] == {"caption": "first", "captions": ["first", "second"]}
-    assert labels["c00"]["captions"] is None
+    assert labels["c00"]["captions"] == ["one"]
     # The type of a column does not depend on which videos are listed.
     (raw / "c00.txt").write_text("another")
     (raw / "c01.json").unlink()
@@ -73,7 +74,22 @@ def test_files_without_a_text_are_no_captions(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["{", "3", '{"label": "x"}', "[1, 2]"])
+@pytest.mark.parametrize(
+    ("text", "captions"),
+    [
+        ('{"caption": "", "text": "t"}', ["t"]),
+        ('{"caption": null, "text": "t"}', ["t"]),
+        ('{"caption": ["", "x"], "text": "t"}', ["x"]),
+        ('{"captions": ["x", "y"], "caption": "one"}', ["x", "y"]),
+        ('{"caption": ""}', []),
+    ],
+)
+def test_the_first_key_with_a_text_counts(tmp_path: Path, text: str, captions: list[str]) -> None:
+    (tmp_path / "c.json").write_text(text)
+    assert read_captions(str(tmp_path / "c.mp4")) == captions
+
+
+@pytest.mark.parametrize("text", ["{", "3", '{"label": "x"}', "[1, 2]", '{"caption": "half \\ud83d"}'])
 def test_a_video_fails_whose_caption_cannot_be_read(tmp_path: Path, text: str) -> None:
     raw = make_clips(tmp_path / "raw", 2)
     (raw / "c00.json").write_text(text)
@@ -89,7 +105,9 @@ def test_a_video_fails_whose_caption_cannot_be_read(tmp_path: Path, text: str) -
     assert captions_in(tmp_path / "out") == {"c00": "mended", "c01": "fine"}
     (raw / "c00.json").write_text(text)
     ran = transcode(raw, tmp_path / "out", "--captions")
-    assert "1 output kept whose source cannot be opened now, such as c00: " in ran.err and "c00.json" in ran.err
+    assert (
+        "1 output kept whose source or caption cannot be read now, such as c00: " in ran.err and "c00.json" in ran.err
+    )
     assert captions_in(tmp_path / "out") == {"c00": "mended", "c01": "fine"}
 
 

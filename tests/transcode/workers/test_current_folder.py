@@ -75,6 +75,7 @@ COMMANDS = {
     "ffmpeg": ("transcode", "{made}/src", "{out}/ready", "--engine", "ffmpeg"),
     "validate": ("validate", "{made}/src", "{made}/ready"),
     "report": ("report", "{made}/ready", "--out", "{out}"),
+    "select": ("select", "{made}/ready", "{out}/some"),
     "doctor": ("doctor",),
     "bench": ("bench", "{made}/src", "{made}/ready", "--seconds", "0.1", "--pattern", "consecutive"),
     "sweep": ("sweep", "{made}/src", "{out}/sweep", "--crf", "h264=20,30"),
