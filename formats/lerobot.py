@@ -64,6 +64,7 @@ class Episode:
         last: Number of the row after its last one; None in version 2
         data: File of its rows, relative to the dataset
         videos: Its part of the videos, by camera
+        rows_of: Number that its rows have; None for its own
     """
 
     number: int
@@ -73,6 +74,12 @@ class Episode:
     data: str
     videos: dict[str, VideoPart]
     tasks: tuple[str, ...] = ()
+    rows_of: int | None = None
+
+    @property
+    def declared_number(self) -> int:
+        """Its number in the dataset."""
+        return self.number if self.rows_of is None else self.rows_of
 
 
 @dataclass(frozen=True, slots=True)

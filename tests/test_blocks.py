@@ -18,7 +18,7 @@ import pytest
 
 from tests.cluster import daemon, free_port, needs_modules
 from tests.films import RATES, join, scene
-from tests.helpers import make_clip, make_clips
+from tests.helpers import make_clip, make_clips, transcode
 from tests.robots import make_robot_dataset
 from tests.s3 import bucket
 from tests.samples import DOCUMENTS, SAMPLE, sampled
@@ -216,6 +216,20 @@ def test_the_page_about_pretraining(tmp_path: Path) -> None:
     assert [len(lines) for lines in lists] == [2, 2]
     assert all(Path(path).is_file() and Path(path).parent.name == classes[int(label)] for path, label in rows)
     assert (tmp_path / "videomae/videos_train.txt").read_text() == (tmp_path / "vjepa/videos_train.csv").read_text()
+
+
+@pytest.mark.long
+def test_the_page_about_selecting(tmp_path: Path) -> None:
+    make_clips(tmp_path / "raw", 3, 40)
+    make_clips(tmp_path / "raw2" / "more", 2, 40)
+    (tmp_path / "splits.csv").write_text("id,split\nc00,train\nc01,train\nc02,val\n")
+    for source, made in (("raw", "ready"), ("raw2", "more")):
+        assert transcode(tmp_path / source, tmp_path / made).code == 0
+    assert transcode(tmp_path / "ready", tmp_path / "splits.csv", verb="label").code == 0
+    (tmp_path / "trims.csv").write_text("id,start_frame,end_frame\nc00,5,37\nc02,0,16\n")
+    run_blocks("docs/selecting.md", tmp_path, {})
+    made = {name: len(pq.read_table(tmp_path / name / "manifest.parquet")) for name in ("train", "grasps", "all")}
+    assert made == {"train": 2, "grasps": 2, "all": 5}
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 
@@ -18,9 +18,19 @@ from vidprep.transcode.settings.keep import check_condition
 from vidprep.transcode.settings.parse import check_types
 
 if TYPE_CHECKING:
+    from vidprep.formats.lerobot import LeRobotDataset
     from vidprep.formats.manifest.row import ManifestRow
     from vidprep.transcode.run.progress import Progress
     from vidprep.transcode.run.run import Summary
+    from vidprep.transcode.selection.listing import Trims
+    from vidprep.transcode.selection.robot import Clip
+
+
+class _Idle(NamedTuple):
+    """Stretches of episodes to leave out, in which nothing moves for so many seconds (None: none), and whether within episodes, too."""
+
+    seconds: float | None
+    drops: bool
 
 
 @check_types()
@@ -47,6 +57,18 @@ def select(
     ] = None,
     on_keyframes: Annotated[
         bool, Option("Of --table: begin and end at keyframes, with more frames, so that none is encoded again.")
+    ] = False,
+    trim_idle: Annotated[
+        float | None,
+        Option(
+            "Of a LeRobot dataset: leave out the start and the end of each episode where no state or action moves by more than 1 % of its "
+            "range for SECONDS or longer.",
+            "SECONDS",
+            above=0,
+        ),
+    ] = None,
+    drop_idle: Annotated[
+        bool, Option("With --trim-idle: such stretches within an episode, too, which becomes several.")
     ] = False,
     jobs: Annotated[int | None, Option("Videos at a time. Default: one per core.", "N", least=1)] = None,
     overwrite: Annotated[bool, Option("Make all of OUT again, and keep nothing else there.")] = False,
@@ -79,7 +101,8 @@ def select(
 
     several = [destinations] if isinstance(destinations, str | Path) else [*destinations]
     reporter = Progress(is_shown=progress, on_row=on_row)
-    summary = _run(several, out, reporter, keep, table, jobs, on_keyframes=on_keyframes, overwrite=overwrite)
+    idle = _Idle(trim_idle, drop_idle)
+    summary = _run(several, out, reporter, keep, table, idle, jobs, on_keyframes=on_keyframes, overwrite=overwrite)
     if summary.interrupted_by == signal.SIGINT:
         raise KeyboardInterrupt
     if summary.stopped or summary.disk_full or summary.interrupted_by is not None:
@@ -94,28 +117,77 @@ def _run(
     reporter: Progress,
     keep: str | None,
     table: str | Path | ArrowStream | None,
+    idle: _Idle,
     jobs: int | None,
     *,
     on_keyframes: bool,
     overwrite: bool,
 ) -> Summary:
+    from vidprep.transcode.export.robot import forget_robot_dataset, write_robot_dataset
     from vidprep.transcode.run.session import execute, make_request
-    from vidprep.transcode.select.listing import list_videos, read_trims, refuse_others, refuse_overlap
+    from vidprep.transcode.selection.listing import list_videos, read_trims, refuse_others, refuse_overlap
+    from vidprep.transcode.selection.robot import with_videos
     from vidprep.transcode.settings.parse import parse_place
     from vidprep.transcode.settings.run import RunOptions, SourceOptions
+    from vidprep.transcode.workers.local import default_jobs
 
     if not destinations:
         raise SettingsError("give one destination or more, and OUT")
     if on_keyframes and table is None:
         raise SettingsError("<on_keyframes> needs <table>", on_keyframes=True, table="TABLE")
+    if idle.drops and idle.seconds is None:
+        raise SettingsError("<drop_idle> needs <trim_idle>", drop_idle=True, trim_idle=1)
+    if idle.seconds is not None and table is not None:
+        raise SettingsError("<trim_idle> and <table> exclude each other", trim_idle=idle.seconds, table="TABLE")
     place, places = parse_place(out), [parse_place(each) for each in destinations]
     refuse_overlap(place, places)
     trims = None if table is None else read_trims(table)
-    listed, settings = list_videos(places, keep, trims, on_keyframes=on_keyframes)
+    dataset, clips = _clips(places, trims, idle)
+    listed, settings = list_videos(places, keep, trims, clips, on_keyframes=on_keyframes)
     options = RunOptions(jobs=jobs, overwrite=overwrite)
     request = make_request(listed, place, settings, SourceOptions(), options, reporter)
     refuse_others(place, request.place.read_known_units(), listed, overwrite=overwrite)
-    return execute(request)
+    root = request.place.root
+    if dataset is None or request.place.storage.is_remote:
+        return execute(request)
+
+    kept = with_videos(dataset, {unit.id for unit in listed.units})
+
+    def complete(summary: Summary) -> None:
+        if summary.is_complete and not summary.stopped:
+            threads = jobs or default_jobs()
+            summary.left_out = write_robot_dataset(kept, root, settings, "last", threads, reporter.message)
+
+    return execute(request, lambda: forget_robot_dataset(root), complete)
+
+
+def _clips(
+    places: Sequence[Path | str], trims: Trims | None, idle: _Idle
+) -> tuple[LeRobotDataset | None, list[Clip] | None]:
+    """Return the LeRobot dataset that a destination also is, with the episodes to make, and these. Raises SettingsError, SourceError."""
+    from vidprep.formats.lerobot import LeRobotDataset
+    from vidprep.transcode.selection.robot import clips_by_table, clips_that_move, with_clips
+    from vidprep.transcode.sources.robot import is_robot_dataset
+
+    robots = [place for place in places if isinstance(place, Path) and is_robot_dataset(place)]
+    if not robots:
+        if idle.seconds is not None or (trims is not None and trims.of_episodes):
+            raise SettingsError(
+                "<trim_idle> and tables of episodes are for a LeRobot dataset", trim_idle=idle.seconds or 1
+            )
+        return None, None
+    if len(places) > 1:
+        raise SettingsError(f"{robots[0]}: is a LeRobot dataset; select from one at a time, and merge them by LeRobot")
+    dataset = LeRobotDataset.read(robots[0].absolute())
+    if idle.seconds is not None:
+        clips = clips_that_move(dataset, idle.seconds, drops=idle.drops)
+    elif trims is None:
+        return dataset, None
+    elif trims.of_episodes:
+        clips = clips_by_table(dataset, trims.cuts, trims.path)
+    else:
+        raise SettingsError(f"{robots[0]}: is a LeRobot dataset; give the column episode_index in place of id")
+    return with_clips(dataset, clips), clips
 
 
 @command_of(select, click.argument("destinations", metavar="DST… OUT", type=FolderOrUrl(), nargs=-1, required=True))
@@ -136,6 +208,7 @@ def select_command(destinations: tuple[Path | str, ...], quiet: bool = False, **
     if len(destinations) < 2:
         raise SettingsError("give one destination or more, and OUT")
     reporter = Progress(is_shown=True, has_bar=not quiet)
+    idle = _Idle(given.pop("trim_idle", None), given.pop("drop_idle", False))
     usual: dict[str, Any] = {"keep": None, "table": None, "jobs": None, "on_keyframes": False, "overwrite": False}
-    summary = _run(destinations[:-1], destinations[-1], reporter, **usual | given)
+    summary = _run(destinations[:-1], destinations[-1], reporter, idle=idle, **usual | given)
     sys.exit(summary.exit_code)

@@ -174,7 +174,19 @@ def complete_robot_dataset(
         DestinationError: The destination holds files of others where these belong.
         OSError: A file cannot be written.
     """
-    dataset, rate = LeRobotDataset.read(source), check_robot_output(source, destination, settings)
+    return write_robot_dataset(LeRobotDataset.read(source), destination, settings, actions, jobs, say)
+
+
+def write_robot_dataset(
+    dataset: LeRobotDataset,
+    destination: Path,
+    settings: RunSettings,
+    actions: str,
+    jobs: int,
+    say: Callable[[str], object],
+) -> dict[str, str]:
+    """Write the rows and metadata of the episodes of a dataset; see `complete_robot_dataset`."""
+    rate = check_robot_output(dataset.root, destination, settings)
     videos = {row.id: row for row in manifest_rows(destination) if row.ok}
     digest, before = _digest(dataset, videos, actions), read_record(destination)
     if before.get("digest") == digest and not any(faults_of_files(destination)):
@@ -271,7 +283,9 @@ def _find_kept(
         shown = store.source_map(id_)
         if shown is None:
             raise StoreError(f"has a video of {camera} whose source frames are not known")
-        if shown.pts is None:
+        if own[camera].selected_from == str(found.root.absolute()):
+            numbers = (own[camera].selected_start_frame or 0) + np.arange(own[camera].num_frames or 0)
+        elif shown.pts is None:
             numbers = np.arange(videos[id_].num_frames or 0)
         else:
             seconds = np.asarray(shown.pts, np.float64) * float(shown.time_base)
@@ -309,7 +323,7 @@ def _write_rows(
                     if made.kept and made.kept[-1].episode.number == episode.number:
                         raise StoreError("is listed twice")
                     each = _find_kept(found, episode, videos, store)
-                    rows = _rows_of(episode, tables.get(episode.number), new_tasks)
+                    rows = _rows_of(episode, tables.get(episode.declared_number), new_tasks)
                     rows = number_rows(rows_at(rows, each.rows, actions, made.lost_texts), len(made.kept), first, rate)
                     measured, place = statistics_of_rows(rows), files.write(rows)
                 except StoreError as error:
@@ -327,18 +341,21 @@ def _write_rows(
                 made.statistics.append(measured)
                 texts = [found.tasks[task] for task in sorted(found.tasks)]
                 row = describe_episode(rows, texts, place, each.videos, episode.number, rate)
-                made.abouts.append(row | _describe_depth(found, episode, made))
+                made.abouts.append(row | _describe_depth(found, each, made))
 
 
-def _describe_depth(found: LeRobotDataset, episode: Episode, made: _Result) -> dict[str, Any]:
+def _describe_depth(found: LeRobotDataset, kept: KeptEpisode, made: _Result) -> dict[str, Any]:
     """Return what the table of episodes says of the cameras of depth, whose videos stay as they are."""
     row: dict[str, Any] = {}
     for camera in found.depth_cameras:
-        part = episode.videos[camera]
+        part = kept.episode.videos[camera]
+        begin, end = part.start, part.end
+        if kept.episode.rows_of is not None:  # a clip
+            begin, end = (part.start + float(at) / found.rate for at in (kept.rows[0], kept.rows[-1] + 1))
         number = made.depth.setdefault((camera, part.path), sum(name == camera for name, _ in made.depth))
         chunk, file = divmod(number, EPISODES_PER_CHUNK)
         row |= {f"videos/{camera}/chunk_index": chunk, f"videos/{camera}/file_index": file}
-        row |= {f"videos/{camera}/from_timestamp": part.start, f"videos/{camera}/to_timestamp": part.end}
+        row |= {f"videos/{camera}/from_timestamp": begin, f"videos/{camera}/to_timestamp": end}
     return row
 
 
@@ -377,7 +394,7 @@ def _add_depth(stage: Path, found: LeRobotDataset, made: _Result) -> None:
         declared = found.episode_statistics() if found.depth_cameras and found.version != "v2.0" else {}
     for each, statistics in zip(made.kept, made.statistics, strict=True):
         for camera in found.depth_cameras:
-            known = declared.get(each.episode.number, {}).get(camera) or {}
+            known = declared.get(each.episode.declared_number, {}).get(camera) or {}
             if all(known.get(kind) is not None for kind in (*MOMENTS, "count")):  # others came later
                 own = {kind: np.asarray(values, np.float64) for kind, values in known.items() if values is not None}
                 statistics[camera] = own
@@ -428,7 +445,7 @@ def _shape(about: Mapping[str, Any], row: ManifestRow) -> list[Any]:
 
 def _splits(found: LeRobotDataset, made: _Result) -> dict[str, str]:
     """Return the splits of the source with the new numbers of their episodes; `train` is all without any."""
-    numbers, splits = [each.episode.number for each in made.kept], {}
+    numbers, splits = [each.episode.declared_number for each in made.kept], {}
     declared = found.info.get("splits")
     for name, part in declared.items() if isinstance(declared, dict) else ():
         if (match := re.fullmatch(r"(\d{1,9}):(\d{1,9})", str(part))) is not None:

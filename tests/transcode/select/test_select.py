@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import time
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -11,8 +13,9 @@ import av
 import numpy as np
 import pytest
 
-from tests.helpers import identities, make_clips, manifest, outputs, transcode
+from tests.helpers import command, environment, identities, leftovers, make_clips, manifest, outputs, transcode
 from tests.numbered_pictures import constant, numbers_in, write
+from tests.s3 import bucket
 from tests.witness import Ffmpeg
 from vidprep import VideoDataset
 from vidprep.formats import open_store
@@ -246,6 +249,50 @@ def test_what_is_refused(ready: Path, tmp_path: Path) -> None:
     assert {*manifest(tmp_path / "out")} == {"a/c01", "a/c02"}
     with pytest.raises(StoreError, match="was not made by vidprep"):
         select(ready / "a", tmp_path / "x")
+
+
+@pytest.mark.long
+def test_killed_again_and_again_it_ends_as_if_it_was_not(ready: Path, tmp_path: Path) -> None:
+    rng = random.Random(4)
+    rows = [f"a/c{number:02d},{begin},{begin + 9}," for number in range(3) for begin in range(12)]
+    options = ("--table", trims(tmp_path / "t.csv", *rows), "--jobs", 1)
+    before = identities(ready / "ready_a")
+    started = time.monotonic()
+    assert transcode(ready / "ready_a", tmp_path / "whole", *options, env=environment(), verb="select").code == 0
+    seconds = time.monotonic() - started
+    for _ in range(8):
+        run = subprocess.Popen(
+            command(ready / "ready_a", tmp_path / "out", *options, verb="select"), stderr=subprocess.DEVNULL
+        )
+        time.sleep(rng.uniform(0.2, 1.0) * seconds)
+        run.kill()
+        run.wait()
+    assert transcode(ready / "ready_a", tmp_path / "out", *options, verb="select").code == 0
+    assert outputs(tmp_path / "out").keys() == outputs(tmp_path / "whole").keys()
+    for name, data in outputs(tmp_path / "whole").items():
+        assert name == "gops.parquet" or outputs(tmp_path / "out")[name] == data, name
+    assert not leftovers(tmp_path / "out") and not validate(tmp_path / "out").faults
+    assert identities(ready / "ready_a") == before
+
+
+@pytest.mark.long
+def test_behind_urls(ready: Path, tmp_path: Path) -> None:
+    table = trims(tmp_path / "t.csv", "a/c00,3,13,", "a/c01,8,16,")
+    ids = ("a/c00_f00000003_f00000013", "a/c01_f00000008_f00000016")
+    again = trims(tmp_path / "u.csv", *(f"{id_},2,8," for id_ in ids))
+    with bucket(tmp_path) as s3:
+        url, env = f"s3://{s3.name}/clips", {**environment(), **s3.environment}
+        for verb, *arguments in (
+            ("select", ready / "ready_a", url, "--table", table),
+            ("validate", url),
+            ("select", url, tmp_path / "back", "--table", again),
+            ("select", url, f"s3://{s3.name}/again", "--keep", "num_frames > 8"),
+            ("validate", f"s3://{s3.name}/again"),
+        ):
+            ran = transcode(*arguments, env=env, verb=verb)
+            assert ran.code == 0, (verb, ran.err)
+    assert {row["num_frames"] for row in manifest(tmp_path / "back").values()} == {6}
+    assert not validate(tmp_path / "back").faults
 
 
 def test_damaged_bytes_are_not_copied(ready: Path, tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ from vidprep.formats.manifest.table import read_table, rows_of
 from vidprep.formats.model import Cut, Selected
 from vidprep.transcode.destination.opening import is_in_use, is_unfinished
 from vidprep.transcode.destination.run_file import differences, settings_of
+from vidprep.transcode.selection.robot import Clip
 from vidprep.transcode.settings.keep import names_in, rows_kept
 from vidprep.transcode.sources.outputs import STATE_DIR
+from vidprep.transcode.sources.robot import episode_video
 from vidprep.transcode.sources.scratch import local_folder
 from vidprep.transcode.sources.table_rows import cut_columns, id_of_cut
 from vidprep.transcode.sources.tables import one_line, read_source_table
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from vidprep.formats.manifest.labels import Labels
     from vidprep.transcode.settings.run import RunSettings
 
-DIFFERENCES_SHOWN = 3
+DIFFERENCES_SHOWN, EPISODE_LABEL = 3, "episode_index"
 
 
 class _Video(NamedTuple):
@@ -72,17 +74,24 @@ class Trims:
     """Frames of videos, by a table.
 
     Attributes:
-        cuts: (row, video, frames) in the order of the table
+        of_episodes: Whether they are of episodes of a LeRobot dataset
+        cuts: (row, video or episode, frames) in the order of the table
         columns: Further columns, which are labels
     """
 
     path: str
+    of_episodes: bool
     cuts: list[tuple[int, str, Cut]]
     columns: dict[str, pa.Array]
 
 
 def list_videos(
-    places: Sequence[Path | str], keep: str | None, trims: Trims | None, *, on_keyframes: bool
+    places: Sequence[Path | str],
+    keep: str | None,
+    trims: Trims | None,
+    clips: Sequence[Clip] | None = None,
+    *,
+    on_keyframes: bool = False,
 ) -> tuple[SourceList, RunSettings]:
     """Return the outputs to make, and the settings that all destinations share.
 
@@ -90,6 +99,7 @@ def list_videos(
         places: The destinations.
         keep: Condition on the columns and labels of a row; see keep.py. None takes all.
         trims: Frames to take; None takes whole videos.
+        clips: Frames of episodes to take of a LeRobot dataset, in place of `trims`.
         on_keyframes: Whether frames are widened to keyframes.
 
     Raises:
@@ -98,30 +108,47 @@ def list_videos(
         SourceError: Two destinations have a video of the same id, or frames of the table do not exist.
         SettingsError: The condition names a column that is not there.
     """
-    import pyarrow as pa
-
-    from vidprep.formats.manifest.labels import concatenate
-
     given = [_read(place, keep) for place in places]
     _check_alike(given)
     owners = {video.id: (each.place, video) for each in given for video in each.videos}
-    counts = Counter(video.id for each in given for video in each.videos)
-    if twice := [id_ for id_, count in counts.items() if count > 1]:
-        raise SourceError(
-            f"{count_of(len(twice), 'id')} in more than one destination, such as {one_line(twice[0])}; leave out one by --keep"
-        )
-    chosen = [*_whole(owners)] if trims is None else [*_trimmed(owners, trims, on_keyframes=on_keyframes)]
+    if clips is not None:
+        chosen = [*_of_episodes(owners, clips)]
+    else:
+        chosen = [*_whole(owners)] if trims is None else [*_trimmed(owners, trims, on_keyframes=on_keyframes)]
     sharers = Counter(unit.path for unit, _ in chosen)
     units = [replace(unit, sharers=sharers[unit.path]) for unit, _ in chosen]
-    labels = replace(concatenate([each.labels for each in given]), split_rule="")
-    labels = replace(labels.select([unit.selected.id for unit in units if unit.selected]), ids=[u.id for u in units])
-    if trims is not None:
-        rows = pa.array([number for _, number in chosen], pa.int64())
-        labels = replace(labels, columns={**labels.columns, **{k: v.take(rows) for k, v in trims.columns.items()}})
+    labels = _labels_of(given, units, [number for _, number in chosen], _columns_of(trims, clips))
     left_out = sum(each.left_out for each in given)
     notes = (f"{count_of(left_out, 'video')} not selected: failed, or left out by --keep",) if left_out else ()
     units.sort(key=lambda unit: (-unit.size_bytes, unit.id))
     return SourceList(tuple(units), (), labels=labels if labels.columns else None, notes=notes), given[0].settings
+
+
+def _columns_of(trims: Trims | None, clips: Sequence[Clip] | None) -> dict[str, pa.Array]:
+    """Return labels that a table gives, and new numbers of episodes: for each row, or for each clip."""
+    import pyarrow as pa
+
+    columns = {} if trims is None else trims.columns
+    if clips is None:
+        return columns
+    rows = pa.array([clip.row for clip in clips], pa.int64())
+    taken = {name: column.take(rows) for name, column in columns.items()}
+    return {EPISODE_LABEL: pa.array(range(len(clips)), pa.int64()), **taken}
+
+
+def _labels_of(
+    given: Sequence[Given], units: Sequence[Unit], numbers: Sequence[int], columns: dict[str, pa.Array]
+) -> Labels:
+    """Return the labels of outputs: those of their videos, and those in the rows `numbers` of the columns."""
+    import pyarrow as pa
+
+    from vidprep.formats.manifest.labels import concatenate
+
+    labels = concatenate([each.labels for each in given])
+    labels = labels.select([unit.selected.id for unit in units if unit.selected is not None])
+    rows = pa.array(numbers, pa.int64())
+    more = {name: column.take(rows) for name, column in columns.items()}
+    return replace(labels, ids=[unit.id for unit in units], columns={**labels.columns, **more}, split_rule="")
 
 
 def _read(place: Path | str, keep: str | None) -> Given:
@@ -149,12 +176,17 @@ def _read(place: Path | str, keep: str | None) -> Given:
 
 
 def _check_alike(given: Sequence[Given]) -> None:
-    """Raise DestinationError for a destination of other settings than the first."""
+    """Raise DestinationError for a destination of other settings than the first, SourceError for an id of two."""
     first = given[0]
     for other in given[1:]:
         if lines := differences(first.settings.as_dict(), other.settings):
             shown = "; ".join(lines[:DIFFERENCES_SHOWN])
             raise DestinationError(f"was made with other settings than {first.place}: {shown}", path=other.place)
+    counts = Counter(video.id for each in given for video in each.videos)
+    if twice := [id_ for id_, count in counts.items() if count > 1]:
+        raise SourceError(
+            f"{count_of(len(twice), 'id')} in more than one destination, such as {one_line(twice[0])}; leave out one by --keep"
+        )
 
 
 def _unit(id_: str, place: str, video: _Video, begin: int | None, end: int | None) -> Unit:
@@ -167,6 +199,14 @@ def _unit(id_: str, place: str, video: _Video, begin: int | None, end: int | Non
 def _whole(owners: dict[str, tuple[str, _Video]]) -> Iterator[tuple[Unit, int]]:
     for id_, (place, video) in owners.items():
         yield _unit(id_, place, video, None, None), -1
+
+
+def _of_episodes(owners: dict[str, tuple[str, _Video]], clips: Sequence[Clip]) -> Iterator[tuple[Unit, int]]:
+    """Yield the videos of clips of episodes, with the numbers that these get. Of an episode that is not selected there are none."""
+    for number, clip in enumerate(clips):
+        for camera in clip.episode.videos:
+            if (id_ := episode_video(camera, clip.episode.number)) in owners:
+                yield _unit(episode_video(camera, number), *owners[id_], clip.begin, clip.end), number
 
 
 def _trimmed(owners: dict[str, tuple[str, _Video]], trims: Trims, *, on_keyframes: bool) -> Iterator[tuple[Unit, int]]:
@@ -200,19 +240,22 @@ def read_trims(table: Any) -> Trims:
     """Read a table of frames: columns `id`, `start_frame`, `end_frame`, and labels. Raises SourceError."""
     source = read_source_table(str(table) if isinstance(table, Path) else table)
     path = str(table) if isinstance(table, str | Path) else "the table"
-    places = cut_columns([name for name in source.columns if name != "id"], path)
-    if "id" not in source.columns or not (places.start_frame or places.end_frame) or places.start or places.end:
+    key = next((name for name in ("id", EPISODE_LABEL) if name in source.columns), None)
+    places = cut_columns([name for name in source.columns if name != key], path)
+    if key is None or not (places.start_frame or places.end_frame) or places.start or places.end:
         raise SourceError(
-            "give columns id, start_frame and end_frame: frames of the videos that are selected", path=path
+            "give columns id, start_frame and end_frame: frames of the videos that are selected; of a LeRobot dataset episode_index in "
+            "place of id",
+            path=path,
         )
     cuts: list[tuple[int, str, Cut]] = []
-    for number, (id_, cells) in enumerate(zip(source.values("id"), places.cuts(source), strict=True)):
+    for number, (id_, cells) in enumerate(zip(source.values(key), places.cuts(source), strict=True)):
         try:
             cuts.append((number, str(id_), places.cut(cells)))
         except ValueError as error:
             raise SourceError(f"row {number + 1}: {error}", path=path) from error
-    others = [name for name in source.columns if name != "id" and name not in places.names]
-    return Trims(path, cuts, {name: source.array(name) for name in others})
+    others = [name for name in source.columns if name != key and name not in places.names]
+    return Trims(path, key == EPISODE_LABEL, cuts, {name: source.array(name) for name in others})
 
 
 def refuse_overlap(out: Path | str, places: Sequence[Path | str]) -> None:
