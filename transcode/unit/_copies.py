@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -36,13 +36,13 @@ from vidprep.formats.storage.local import sha256_of
 from vidprep.formats.stores.registry import open_store
 from vidprep.formats.video.gop_frames import GopDecoders
 from vidprep.formats.video.packets import PacketIndex, spans_of
-from vidprep.formats.video.seek import jump_to, survey_of
+from vidprep.formats.video.seek import Survey, jump_to, survey_of
 from vidprep.formats.video.source import Source, open_video
 from vidprep.formats.video.writer import VideoWriter, payload_checksum
 from vidprep.transcode.media.audio import AudioTrack
 from vidprep.transcode.media.encode import encode_and_measure
 from vidprep.transcode.media.metrics import QualityReport, QualitySums
-from vidprep.transcode.media.stream import FilteredFrame, FrameStream, timing_of
+from vidprep.transcode.media.stream import FilteredFrame, FrameStream, OutputTiming, timing_of
 from vidprep.transcode.media.verify import Measurements, check_file, frame_checksum
 from vidprep.transcode.settings.options import QualityGate
 from vidprep.transcode.settings.run import RunSettings
@@ -293,8 +293,7 @@ class _Trim:
         settings, keyframes = self._settings(part), self._index.keyframes
         path = Path(f"{self._job.partial}.{part.begin}.mp4")
         keyframe = keyframes[bisect_right(keyframes, part.begin) - 1]
-        with Source(self._path, max_pixels=settings.limits.max_pixels) as source:
-            timing, survey = timing_of(source, settings, WHOLE), survey_of(source)
+        timing, survey = self._survey
         if survey is None or len(survey.shown) != len(self._index):
             raise VerifyError("its packets do not tell which frames they show; --on-keyframes encodes nothing")
         shown = survey.shown
@@ -326,6 +325,13 @@ class _Trim:
                 f"frames {part.begin} to {part.end - 1} cannot be encoded again ({error.message}); --on-keyframes encodes nothing"
             ) from error
         return _EncodedPart(part, path, measured)
+
+    @cached_property
+    def _survey(self) -> tuple[OutputTiming, Survey | None]:
+        """Timing of all frames, and where the packets say that they begin."""
+        settings = self._settings(Part(self._begin, self._end, is_copied=False))
+        with Source(self._path, max_pixels=settings.limits.max_pixels) as source:
+            return timing_of(source, settings, WHOLE), survey_of(source)
 
     def _settings(self, part: Part) -> RunSettings:
         """Return settings that encode the frames of a part as those of the video were, and change nothing else."""
@@ -429,11 +435,12 @@ class _Trim:
                     yield _Coded(coded, index.frames[place], place == keyframes[gop])
 
     def _samples(self, parts: Sequence[Part]) -> dict[int, int]:
-        """Return checksums of decoded frames: the first and the last of what is copied."""
+        """Return checksums of decoded frames: the first of what is copied, and the last if it ends within a GOP."""
         samples, decoders = dict[int, int](), GopDecoders()
-        wanted = sorted({frame for part in parts if part.is_copied for frame in (part.begin, part.end - 1)})
+        copied, entries = [part for part in parts if part.is_copied], {*self._index.keyframes, len(self._index)}
+        wanted = {part.begin for part in copied} | {part.end - 1 for part in copied if part.end not in entries}
         with self._path.open("rb") as file:
-            for span, inside in spans_of(self._index, wanted):
+            for span, inside in spans_of(self._index, sorted(wanted)):
                 data = memoryview(os.pread(file.fileno(), span.size, span.offset))
                 for number, frame in decoders.frames(self._config, self._index, span, data, inside):
                     samples[number - self._begin] = frame_checksum(frame)
