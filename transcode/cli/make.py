@@ -485,7 +485,7 @@ def _execute_request(request: RunRequest) -> Summary:
     dataset = _robot_dataset(request)
     if dataset is None:
         return execute(request)
-    from vidprep.transcode.export.robot import complete_robot_dataset, forget_robot_dataset
+    from vidprep.transcode.export.robot import complete_robot_dataset, forget_robot_dataset, tell_left_out
 
     say, options = request.reporter.message, request.options
 
@@ -499,12 +499,7 @@ def _execute_request(request: RunRequest) -> Summary:
             return
         jobs, actions = options.jobs or default_jobs(), options.actions or "last"
         summary.left_out = complete_robot_dataset(dataset, request.place.root, request.settings, actions, jobs, say)
-        for why in dict.fromkeys(summary.left_out.values()):
-            numbers = [number for number, other in summary.left_out.items() if other == why]
-            say(
-                f"{count_of(len(numbers), 'episode')} left out of the LeRobot dataset: "
-                f"episode{'s' * (len(numbers) > 1)} {', '.join(numbers)} {why}"
-            )
+        tell_left_out(summary.left_out, say)
 
     summary = execute(request, lambda: forget_robot_dataset(request.place.root), complete)
     if options.images_to_video and summary.is_complete and not summary.stopped:

@@ -123,7 +123,7 @@ def _run(
     on_keyframes: bool,
     overwrite: bool,
 ) -> Summary:
-    from vidprep.transcode.export.robot import forget_robot_dataset, write_robot_dataset
+    from vidprep.transcode.export.robot import forget_robot_dataset, tell_left_out, write_robot_dataset
     from vidprep.transcode.run.session import execute, make_request
     from vidprep.transcode.selection.listing import list_videos, read_trims, refuse_others, refuse_overlap
     from vidprep.transcode.selection.robot import with_videos
@@ -143,6 +143,10 @@ def _run(
     refuse_overlap(place, places)
     trims = None if table is None else read_trims(table)
     dataset, clips = _clips(places, trims, idle)
+    if clips is not None and on_keyframes:
+        raise SettingsError(
+            "<on_keyframes> is not for a LeRobot dataset, whose rows begin and end as asked", on_keyframes=True
+        )
     listed, settings = list_videos(places, keep, trims, clips, on_keyframes=on_keyframes)
     options = RunOptions(jobs=jobs, overwrite=overwrite)
     request = make_request(listed, place, settings, SourceOptions(), options, reporter)
@@ -157,6 +161,7 @@ def _run(
         if summary.is_complete and not summary.stopped:
             threads = jobs or default_jobs()
             summary.left_out = write_robot_dataset(kept, root, settings, "last", threads, reporter.message)
+            tell_left_out(summary.left_out, reporter.message)
 
     return execute(request, lambda: forget_robot_dataset(root), complete)
 

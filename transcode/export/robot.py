@@ -177,6 +177,16 @@ def complete_robot_dataset(
     return write_robot_dataset(LeRobotDataset.read(source), destination, settings, actions, jobs, say)
 
 
+def tell_left_out(left_out: Mapping[str, str], say: Callable[[str], object]) -> None:
+    """Say which episodes are left out, and why."""
+    for why in dict.fromkeys(left_out.values()):
+        numbers = [number for number, other in left_out.items() if other == why]
+        say(
+            f"{count_of(len(numbers), 'episode')} left out of the LeRobot dataset: "
+            f"episode{'s' * (len(numbers) > 1)} {', '.join(numbers)} {why}"
+        )
+
+
 def write_robot_dataset(
     dataset: LeRobotDataset,
     destination: Path,

@@ -479,6 +479,8 @@ class _LostRows:
             lambda: defaultdict(deque)
         )
         for row in gone.values():
+            if row.selected_start_frame is not None:  # frames of another destination
+                continue
             self._rows[row.source_state, row.cut][row.source_digest].append(row)
 
     def take_moved(self, unit: Unit) -> str | None:

@@ -336,7 +336,7 @@ def _add_known_value(request: RunRequest) -> tuple[RunSettings, bool]:
     searched.
     """
     settings, target = request.settings, request.settings.target
-    if target is None or target.per_video:
+    if target is None or target.per_video or isinstance(request.source, SourceList):  # which has it from a destination
         return settings, False
     value = None if request.options.overwrite else value_found_for(target, request.place.shared)
     return (settings, True) if value is None else (settings.replace_quality(value), False)

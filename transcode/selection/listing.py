@@ -115,6 +115,8 @@ def list_videos(
         chosen = [*_of_episodes(owners, clips)]
     else:
         chosen = [*_whole(owners)] if trims is None else [*_trimmed(owners, trims, on_keyframes=on_keyframes)]
+    if not chosen:
+        raise SourceError("nothing is selected: no video is left by --keep, or no row in the table")
     sharers = Counter(unit.path for unit, _ in chosen)
     units = [replace(unit, sharers=sharers[unit.path]) for unit, _ in chosen]
     labels = _labels_of(given, units, [number for _, number in chosen], _columns_of(trims, clips))
@@ -141,6 +143,7 @@ def _labels_of(
 ) -> Labels:
     """Return the labels of outputs: those of their videos, and those in the rows `numbers` of the columns."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     from vidprep.formats.manifest.labels import concatenate
 
@@ -148,10 +151,15 @@ def _labels_of(
     labels = labels.select([unit.selected.id for unit in units if unit.selected is not None])
     rows = pa.array(numbers, pa.int64())
     more = {name: column.take(rows) for name, column in columns.items()}
+    for name in more.keys() & labels.columns.keys():  # an empty cell changes nothing
+        if more[name].type == labels.columns[name].type:
+            more[name] = pc.coalesce(more[name], labels.columns[name])
     return replace(labels, ids=[unit.id for unit in units], columns={**labels.columns, **more}, split_rule="")
 
 
 def _read(place: Path | str, keep: str | None) -> Given:
+    import pyarrow as pa
+
     from vidprep.formats.manifest.labels import LABELS, labels_in
 
     shown = str(place.absolute()) if isinstance(place, Path) else place
@@ -170,7 +178,7 @@ def _read(place: Path | str, keep: str | None) -> Given:
             columns = {**labels.columns, **{name: table[name].combine_chunks() for name in asked}}
             ok = [one and bool(other) for one, other in zip(ok, rows_kept(keep, columns, len(ok), shown), strict=True)]
         kept = [number for number, is_ok in enumerate(ok) if is_ok]
-        videos = [*rows_of(table.take(kept), _Video)]
+        videos = [*rows_of(table.take(pa.array(kept, pa.int64())), _Video)]
     labels = labels.select([video.id for video in videos])
     return Given(shown, settings, videos, labels, len(ok) - len(kept))
 
@@ -185,7 +193,7 @@ def _check_alike(given: Sequence[Given]) -> None:
     counts = Counter(video.id for each in given for video in each.videos)
     if twice := [id_ for id_, count in counts.items() if count > 1]:
         raise SourceError(
-            f"{count_of(len(twice), 'id')} in more than one destination, such as {one_line(twice[0])}; leave out one by --keep"
+            f"{count_of(len(twice), 'id')} in more than one destination, such as {one_line(twice[0])}; select from one of them"
         )
 
 
@@ -271,8 +279,8 @@ def refuse_overlap(out: Path | str, places: Sequence[Path | str]) -> None:
 
 def refuse_others(out: Path | str, known: Any, listed: SourceList, *, overwrite: bool) -> None:
     """Raise DestinationError if OUT holds anything but outputs of this selection."""
-    ids = {unit.id for unit in listed.units}
-    others = sorted(id_ for id_, row in known.items() if row.selected is None or id_ not in ids)
+    due = {unit.id: unit.selected[:4] for unit in listed.units if unit.selected is not None}
+    others = sorted(id_ for id_, row in known.items() if row.selected is None or due.get(id_) != row.selected[:4])
     if others and not overwrite:
         raise DestinationError(
             f"holds {count_of(len(others), 'video')} that this selection does not give, such as {one_line(others[0])}; take a new "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -41,7 +41,11 @@ def clips_by_table(dataset: LeRobotDataset, cuts: Sequence[tuple[int, str, Cut]]
                 path=path,
             )
         clips.append(Clip(episode, begin, end, number))
-    return sorted(clips, key=lambda clip: (clip.episode.number, clip.begin))
+    clips.sort(key=lambda clip: (clip.episode.number, clip.begin, clip.end))
+    for one, other in pairwise(clips):
+        if one[:3] == other[:3]:
+            raise SourceError(f"rows {one.row + 1} and {other.row + 1} are the same frames", path=path)
+    return clips
 
 
 def clips_that_move(dataset: LeRobotDataset, seconds: float, *, drops: bool) -> list[Clip]:

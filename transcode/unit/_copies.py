@@ -21,15 +21,15 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from av.packet import Packet
 from av.video.stream import VideoStream
 
 from vidprep.formats.errors import ReadError, StoreError, VerifyError, VidprepError, count_of
 from vidprep.formats.manifest.remarks import Remark
-from vidprep.formats.manifest.row import ManifestRow
-from vidprep.formats.manifest.table import manifest_rows
+from vidprep.formats.manifest.row import COLUMN_NAMES, ManifestRow, row_from_dict
+from vidprep.formats.manifest.table import manifest_paths, manifest_rows, read_table
 from vidprep.formats.model import WHOLE, Colour, FrameSize, OutputFormat, Selected, StoredPackets
 from vidprep.formats.moments import exact_seconds
 from vidprep.formats.storage.local import sha256_of
@@ -46,14 +46,17 @@ from vidprep.transcode.media.stream import FilteredFrame, FrameStream, OutputTim
 from vidprep.transcode.media.verify import Measurements, check_file, frame_checksum
 from vidprep.transcode.settings.options import QualityGate
 from vidprep.transcode.settings.run import RunSettings
-from vidprep.transcode.unit.job import Context, Job, new_row
+from vidprep.transcode.unit.job import Context, Job, columns_of, new_row
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from vidprep.formats.stores.base import FrameStore
     from vidprep.formats.stores.encoded import VideoStore
     from vidprep.formats.stores.gops import VideoEntry
 
-COPY_BYTES = 1 << 20
+COPY_BYTES, KEPT_BYTES = 1 << 20, 32 << 20
+LEAST_HALVED = 4  # frames of a GOP, below which x264 makes another header for half of it
 UNKNOWN_COLOUR = Colour(2, 2, 2)
 UNMEASURED = QualityReport(0.0, 0.0, 0.0, 0.0, 0, None, 0)
 SCORES = (
@@ -74,7 +77,7 @@ def copy_frames(job: Job, selected: Selected, context: Context) -> ManifestRow:
     from vidprep.formats.stores.encoded import VideoStore
 
     store = _open(selected.place)
-    old = next(iter(manifest_rows(store.folder, {selected.id})), None)
+    old = _row_of(store.folder, selected.id)
     if old is None or old.sha256 != selected.sha256:
         raise ReadError(f"{selected.id} changed after it was selected; run again", path=selected.place)
     count = old.num_frames or 0
@@ -98,6 +101,25 @@ def _open(place: str) -> FrameStore:
     return open_store(place)
 
 
+def _row_of(folder: Path, id_: str) -> ManifestRow | None:
+    """Return the row of a video, without labels. A manifest that is not large is read once."""
+    import pyarrow.compute as pc
+
+    if sum(path.stat().st_size for path in manifest_paths(folder)) > KEPT_BYTES:
+        return next(iter(manifest_rows(folder, {id_})), None)
+    table = _table_in(folder)
+    place = pc.index(table["id"], id_).as_py()
+    return None if place < 0 else row_from_dict(table.slice(place, 1).to_pylist()[0])
+
+
+@lru_cache(maxsize=2)
+def _table_in(folder: Path) -> pa.Table:
+    table = read_table(folder, list(COLUMN_NAMES))
+    if table is None:
+        raise StoreError("has no manifest any more", path=folder)
+    return table
+
+
 def _describe(job: Job, selected: Selected, old: ManifestRow, begin: int, end: int) -> ManifestRow:
     """Return the row of the frames [begin, end) of a video: what is known of them, and what a cut changes."""
     asked = new_row(job)
@@ -111,11 +133,7 @@ def _describe(job: Job, selected: Selected, old: ManifestRow, begin: int, end: i
         stored_bytes=None,
         source_size_bytes=asked.source_size_bytes,
         source_mtime_ns=asked.source_mtime_ns,
-        selected_from=selected.place,
-        selected_id=selected.id,
-        selected_start_frame=selected.start_frame,
-        selected_end_frame=selected.end_frame,
-        selected_sha256=selected.sha256,
+        **columns_of(selected),
         labels={},
     )
     if (begin, end) == (0, old.num_frames):
@@ -185,6 +203,8 @@ def _file_of(store: VideoStore, id_: str, job: Job) -> Iterator[Path]:
     """Yield the path of a video; one in a shard, or behind a URL, is copied."""
     place = store.file(id_)
     if isinstance(place, Path) and not store.entry(id_).offset:
+        if not place.exists():
+            raise ReadError(f"{id_}: its file is not there any more", path=place)
         yield place
         return
     copied = Path(job.copied_source)
@@ -213,7 +233,10 @@ def parts_of(index: PacketIndex, begin: int, end: int, codec: str) -> list[Part]
     entries = [*index.keyframes, len(index)]
     first, last = entries[bisect_left(entries, begin)], entries[bisect_right(entries, end) - 1]
     if codec == "h264" and begin + 1 == first < last:  # adjacent IDR pictures must have other numbers (H.264, 7.4.3)
-        first = entries[bisect_right(entries, first)]
+        after = entries[bisect_right(entries, first)]
+        if after - first < LEAST_HALVED:
+            return [Part(begin, end, is_copied=False)]
+        first = after
     if sorted(index.frames[last:end]) == [*range(last, end)]:  # they need only each other, in the order of decoding
         last = end
     if first > last:
@@ -297,6 +320,7 @@ class _Trim:
         if survey is None or len(survey.shown) != len(self._index):
             raise VerifyError("its packets do not tell which frames they show; --on-keyframes encodes nothing")
         shown = survey.shown
+        self._check_gops(part)
         try:
             with Source(self._path, max_pixels=settings.limits.max_pixels) as source:
                 entry = jump_to(source, shown[keyframe], survey.origin_pts, part.begin, shown[part.begin])
@@ -339,8 +363,8 @@ class _Trim:
         value = self._old.crf
         own = own if value is None else own.replace_quality(value)
         gop = own.video.encoder.gop
-        if count == gop + 1 > 2:  # no keyframe alone before another one
-            gop = (count + 1) // 2 if count > 3 else count
+        if count == gop + 1 and part.end < self._end:  # no keyframe alone before another one
+            gop = (count + 1) // 2
         encoder = replace(own.video.encoder, gop=gop, container="mp4")
         output = replace(own.video, encoder=encoder, audio="drop", store="files", segment="off")
         return RunSettings(output, gate=QualityGate(), limits=own.limits, hdr="keep")
@@ -422,17 +446,29 @@ class _Trim:
         index, keyframes = self._index, self._index.keyframes
         with self._path.open("rb") as file:
             for gop in range(bisect_left(keyframes, part.begin), bisect_left(keyframes, part.end)):
-                span = index.span(gop)
-                data = os.pread(file.fileno(), span.size, span.offset)
-                if zlib.crc32(data) != index.crc32[gop]:
-                    raise StoreError(
-                        f"from frame {keyframes[gop]} on, its bytes are damaged; `vidprep validate` tells more",
-                        path=self._path,
-                    )
+                span, data = index.span(gop), self._gop(file, gop)
                 for place in range(keyframes[gop], min(index.gop_end(gop), part.end)):
                     start = index.offsets[place] - span.offset
                     coded = data[start : start + index.sizes[place]]
                     yield _Coded(coded, index.frames[place], place == keyframes[gop])
+
+    def _gop(self, file: BinaryIO, gop: int) -> bytes:
+        """Return the bytes of a GOP. Raises StoreError if they are damaged."""
+        span = self._index.span(gop)
+        data = os.pread(file.fileno(), span.size, span.offset)
+        if zlib.crc32(data) != self._index.crc32[gop]:
+            raise StoreError(
+                f"from frame {self._index.keyframes[gop]} on, its bytes are damaged; `vidprep validate` tells more",
+                path=self._path,
+            )
+        return data
+
+    def _check_gops(self, part: Part) -> None:
+        """Raise StoreError if a GOP of a part is damaged."""
+        keyframes = self._index.keyframes
+        with self._path.open("rb") as file:
+            for gop in range(bisect_right(keyframes, part.begin) - 1, bisect_left(keyframes, part.end)):
+                self._gop(file, gop)
 
     def _samples(self, parts: Sequence[Part]) -> dict[int, int]:
         """Return checksums of decoded frames: the first of what is copied, and the last if it ends within a GOP."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vidprep.formats.errors import DiskFullError, ReadError, VidprepError
 from vidprep.formats.manifest.row import ManifestRow
-from vidprep.formats.model import SourceState
+from vidprep.formats.model import Selected, SourceState
 from vidprep.formats.storage.local import is_disk_full, is_out_of_memory
 from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.unit import Unit
@@ -277,7 +277,15 @@ def new_row(job: Job) -> ManifestRow:
         engine=job.settings.output.engine,
         pixel_format=job.settings.output.pixel_format,
         **job.settings.output.row_values(),
+        **({} if unit.selected is None else columns_of(unit.selected)),
     )
+
+
+def columns_of(selected: Selected) -> dict[str, Any]:
+    """Return the columns of a row that say of which frames it is a copy."""
+    place, id_, start, end, sha256 = selected
+    columns = {"selected_from": place, "selected_id": id_, "selected_sha256": sha256}
+    return columns | {"selected_start_frame": start, "selected_end_frame": end}
 
 
 def discard(job: Job) -> None:

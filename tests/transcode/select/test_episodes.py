@@ -120,6 +120,8 @@ def test_spans_in_which_something_moves(
     [
         (("--trim-idle", "1", "--table", "t.csv"), "exclude each other"),
         (("--drop-idle",), "--drop-idle needs --trim-idle"),
+        (("--on-keyframes", "--table", "t.csv"), "--on-keyframes is not for a LeRobot dataset"),
+        (("--table", "twice.csv"), "rows 1 and 2 are the same frames"),
         (("--table", "ids.csv"), "give the column episode_index in place of id"),
         (("--table", "bad.csv"), "row 1: episode 0 has 37 frames, not \\[0, 99\\)"),
         (("--table", "none.csv"), "row 1: there is no episode 9"),
@@ -132,6 +134,7 @@ def test_what_is_refused(
     table(tmp_path / "t.csv", "0,0,5")
     table(tmp_path / "bad.csv", "0,0,99")
     table(tmp_path / "none.csv", "9,0,5")
+    table(tmp_path / "twice.csv", "1,0,5", "1,0,5")
     (tmp_path / "ids.csv").write_text("id,start_frame,end_frame\nx,0,1\n")
     ran = transcode(made, tmp_path / "out", *arguments, verb="select")
     assert ran.code == 2 and re.search(why, ran.err), ran.err
