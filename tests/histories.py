@@ -1,11 +1,13 @@
 """Random histories of a destination: after each step it must be whole, and equal to what one fresh run makes.
 
-    python -m tests.histories [SEEDS] [--first N] [--seconds S] [--lost]
+    python -m tests.histories [SEEDS] [--first N] [--seconds S] [--lost | --select]
 
 A history has one kind of output, and is made by single runs or by arrays. Its sources come, go, and are replaced by good or
 bad ones, or renamed; runs are whole, list some sources, overwrite, or are killed or stopped and woken when another has taken over;
 merges are done twice. After
 each step `validate SRC DST` finds nothing, or names just what is missing; in the end the rows are those of one fresh run.
+
+--select: what was made is selected as a whole, which goes on as the destination; and frames of it are those of a fresh selection.
 
 --lost: files of the destination's own are lost, emptied or replaced by older ones, and commands are run all the same: what was made
 stays, or the command refuses.
@@ -26,14 +28,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tests import points
 from tests.helpers import KILL_ALL, command, environment, fault, leftovers, make_clip, manifest, outputs, transcode
 from tests.living import twice
 from tests.transcode.destination.arrays import KINDS, contents
+from vidprep.formats import open_store
 from vidprep.formats.errors import ManifestError, StoreError
 
 STEPS = 4
 MADE_UP = {"encode_seconds", "cpu_seconds", "attempts", "run", "file_name", "offset", "stored_bytes", "source"}
+MADE_UP |= {"selected_from", "selected_id", "selected_sha256"}
 IMPATIENT = (
     f"m = importlib.import_module({points.LEASE_TIMES!r}); m.FOLDER_GONE_SECONDS = 1.5; m.FOLDER_BEAT_SECONDS = 0.3"
 )
@@ -58,6 +64,7 @@ class History:
         self.count = self.rng.choice((0, 0, 2, 3, 7))
         self.labels = self.rng.random() < 0.3
         self.src, self.made, self.work = work / "src", work / "made", work
+        self.selected = 0
         self.told: list[str] = [f"{self.kind}, {self.count or 'no'} parts{', labels' if self.labels else ''}"]
         self.clips = 0
         self.src.mkdir()
@@ -198,6 +205,44 @@ class History:
         if ran.code not in (0, 1):
             raise Wrong(ran.err)
 
+    def select(self) -> None:
+        """Take what was made as another destination, which goes on in its place; and frames of it, twice."""
+        rows = {id_: row for id_, row in manifest(self.made).items() if row["status"] == "ok"}
+        if not rows:
+            return
+        self.selected += 1
+        whole, frames, fresh = (self.work / f"{name}{self.selected}" for name in ("whole", "frames", "fresh_frames"))
+        spans = {id_: sorted(self.rng.sample(range(row["num_frames"] + 1), 2)) for id_, row in rows.items()}
+        table = self.work / f"trims{self.selected}.csv"
+        lines = [f"{id_},{begin},{end}" for id_, (begin, end) in spans.items()]
+        table.write_text("\n".join(["id,start_frame,end_frame", *lines]))
+        self.told.append(f"selected {lines}")
+        for out, more, env in (
+            (frames, ("--table", table), self.broken(KILL_ALL)),
+            (frames, ("--table", table), None),
+            (fresh, ("--table", table), None),
+            (whole, (), self.broken(KILL_ALL)),
+            (whole, (), None),
+        ):
+            ran = transcode(self.made, out, *more, "--jobs", 1, "--quiet", verb="select", env=env)
+            if ran.code != 0 and not (env and ran.code == -9):
+                raise Wrong(f"select: {ran.code} {ran.err}")
+        if _plain(manifest(frames)) != _plain(manifest(fresh)) or contents(frames) != contents(fresh):
+            raise Wrong("frames that were selected differ from those of a fresh selection")
+        store, made = open_store(self.made), open_store(frames)
+        for id_, row in manifest(frames).items():
+            begin, end = spans[row["selected_id"]]
+            same = np.asarray(store[row["selected_id"]].frames())[begin:end] == np.asarray(made[id_].frames())
+            num_same = int(same.reshape(end - begin, -1).all(1).sum())
+            said = next((text for text in row["warnings"] if "encoded again" in text), "0")
+            if end - begin - num_same > int(said.split()[0]):
+                raise Wrong(f"{id_}: {end - begin - num_same} of its frames are others, and it says {said}")
+        for out in (frames, whole):
+            ran = transcode(out, "--quiet", verb="validate")
+            if ran.code or leftovers(out):
+                raise Wrong(f"{out.name}: {ran.out} {leftovers(out)}")
+        self.made = whole
+
     # ------------------------------------------------------------------------------------------- what must be so
 
     def check(self) -> None:
@@ -332,6 +377,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--lost", action="store_true")
+    parser.add_argument("--select", action="store_true")
     asked = parser.parse_args()
     begun, done, wrong = time.monotonic(), 0, 0
     commands = refused = 0
@@ -345,6 +391,8 @@ def main() -> None:
                 history.step()
                 history.check()
                 for _ in range(history.rng.randint(2, STEPS) - 1):
+                    if asked.select:
+                        history.select()
                     history.step()
                     history.check()
             except (Wrong, subprocess.TimeoutExpired, OSError, AssertionError, json.JSONDecodeError) as error:
