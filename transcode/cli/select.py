@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -123,10 +124,11 @@ def _run(
     on_keyframes: bool,
     overwrite: bool,
 ) -> Summary:
+    from vidprep.transcode.destination.run_file import made_by_run
     from vidprep.transcode.export.robot import forget_robot_dataset, tell_left_out, write_robot_dataset
     from vidprep.transcode.run.session import execute, make_request
-    from vidprep.transcode.selection.listing import list_videos, read_trims, refuse_others, refuse_overlap
-    from vidprep.transcode.selection.robot import with_videos
+    from vidprep.transcode.selection.listing import columns_of, list_videos, read_trims, refuse_others, refuse_overlap
+    from vidprep.transcode.selection.robot import list_episodes, with_videos
     from vidprep.transcode.settings.parse import parse_place
     from vidprep.transcode.settings.run import RunOptions, SourceOptions
     from vidprep.transcode.workers.local import default_jobs
@@ -142,12 +144,13 @@ def _run(
     place, places = parse_place(out), [parse_place(each) for each in destinations]
     refuse_overlap(place, places)
     trims = None if table is None else read_trims(table)
-    dataset, clips = _clips(places, trims, idle)
-    if clips is not None and on_keyframes:
-        raise SettingsError(
-            "<on_keyframes> is not for a LeRobot dataset, whose rows begin and end as asked", on_keyframes=True
-        )
-    listed, settings = list_videos(places, keep, trims, clips, on_keyframes=on_keyframes)
+    dataset, clips = _clips(places, trims, idle, on_keyframes=on_keyframes)
+    if dataset is not None and not made_by_run(dataset.root):
+        if keep is not None:
+            raise SettingsError("<keep> is for what vidprep made; <table> takes episodes", keep=keep, table="TABLE")
+        listed, settings = list_episodes(dataset, clips or (), columns_of(trims, clips))
+    else:
+        listed, settings = list_videos(places, keep, trims, clips, on_keyframes=on_keyframes)
     options = RunOptions(jobs=jobs, overwrite=overwrite)
     request = make_request(listed, place, settings, SourceOptions(), options, reporter)
     refuse_others(place, request.place.read_known_units(), listed, overwrite=overwrite)
@@ -167,11 +170,12 @@ def _run(
 
 
 def _clips(
-    places: Sequence[Path | str], trims: Trims | None, idle: _Idle
+    places: Sequence[Path | str], trims: Trims | None, idle: _Idle, *, on_keyframes: bool
 ) -> tuple[LeRobotDataset | None, list[Clip] | None]:
     """Return the LeRobot dataset that a destination also is, with the episodes to make, and these. Raises SettingsError, SourceError."""
     from vidprep.formats.lerobot import LeRobotDataset
-    from vidprep.transcode.selection.robot import clips_by_table, clips_that_move, with_clips
+    from vidprep.transcode.destination.run_file import made_by_run
+    from vidprep.transcode.selection.robot import Clip, clips_by_table, clips_that_move, keyframes_in, widen, with_clips
     from vidprep.transcode.sources.robot import is_robot_dataset
 
     robots = [place for place in places if isinstance(place, Path) and is_robot_dataset(place)]
@@ -187,11 +191,15 @@ def _clips(
     if idle.seconds is not None:
         clips = clips_that_move(dataset, idle.seconds, drops=idle.drops)
     elif trims is None:
-        return dataset, None
+        if made_by_run(dataset.root):
+            return dataset, None
+        clips = [Clip(episode, 0, episode.length) for episode in dataset.episodes]
     elif trims.of_episodes:
         clips = clips_by_table(dataset, trims.cuts, trims.path)
     else:
         raise SettingsError(f"{robots[0]}: is a LeRobot dataset; give the column episode_index in place of id")
+    if on_keyframes or not made_by_run(dataset.root):  # whose encoder is not known
+        clips = widen(clips, partial(keyframes_in, dataset))
     return with_clips(dataset, clips), clips
 
 

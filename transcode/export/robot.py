@@ -294,7 +294,8 @@ def _find_kept(
         if shown is None:
             raise StoreError(f"has a video of {camera} whose source frames are not known")
         if own[camera].selected_from == str(found.root.absolute()):
-            numbers = (own[camera].selected_start_frame or 0) + np.arange(own[camera].num_frames or 0)
+            first = (own[camera].selected_start_frame or 0) - round(part.start * found.rate)
+            numbers = first + np.arange(own[camera].num_frames or 0)
         elif shown.pts is None:
             numbers = np.arange(videos[id_].num_frames or 0)
         else:

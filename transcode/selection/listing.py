@@ -119,14 +119,14 @@ def list_videos(
         raise SourceError("nothing is selected: no video is left by --keep, or no row in the table")
     sharers = Counter(unit.path for unit, _ in chosen)
     units = [replace(unit, sharers=sharers[unit.path]) for unit, _ in chosen]
-    labels = _labels_of(given, units, [number for _, number in chosen], _columns_of(trims, clips))
+    labels = _labels_of(given, units, [number for _, number in chosen], columns_of(trims, clips))
     left_out = sum(each.left_out for each in given)
     notes = (f"{count_of(left_out, 'video')} not selected: failed, or left out by --keep",) if left_out else ()
     units.sort(key=lambda unit: (-unit.size_bytes, unit.id))
     return SourceList(tuple(units), (), labels=labels if labels.columns else None, notes=notes), given[0].settings
 
 
-def _columns_of(trims: Trims | None, clips: Sequence[Clip] | None) -> dict[str, pa.Array]:
+def columns_of(trims: Trims | None, clips: Sequence[Clip] | None) -> dict[str, pa.Array]:
     """Return labels that a table gives, and new numbers of episodes: for each row, or for each clip."""
     import pyarrow as pa
 

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from functools import lru_cache
 from itertools import groupby, pairwise
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from vidprep.formats.errors import SourceError, count_of
+from vidprep.formats.errors import SettingsError, SourceError, StoreError, count_of
 from vidprep.formats.lerobot import Episode, LeRobotDataset
-from vidprep.formats.model import Cut
+from vidprep.formats.model import Cut, Selected
+from vidprep.formats.storage.local import digest_samples
+from vidprep.formats.video.options import EncoderOptions
+from vidprep.formats.video.source import open_video
+from vidprep.transcode.settings.options import Retime
+from vidprep.transcode.settings.output import VideoOutput
+from vidprep.transcode.settings.run import RunSettings
 from vidprep.transcode.sources.robot import episode_video
+from vidprep.transcode.sources.unit import SourceList, Unit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 IDLE_SHARE = 0.01  # of the range of a value in its episode: one that stays within it does not move
 
@@ -88,6 +102,97 @@ def with_clips(dataset: LeRobotDataset, clips: Sequence[Clip]) -> LeRobotDataset
     """Return a dataset whose episodes are clips, numbered from 0, in the rows of the episodes that they are of."""
     episodes = [replace(clip.episode, number=number, rows_of=clip.episode.number) for number, clip in enumerate(clips)]
     return replace(dataset, episodes=episodes)
+
+
+def widen(clips: Sequence[Clip], keyframes_of: Callable[[str, Episode], Collection[int]]) -> list[Clip]:
+    """Return clips that begin and end at keyframes of all cameras, or with their episodes, with as few more frames as that takes.
+
+    Args:
+        clips: The clips.
+        keyframes_of: Returns the keyframes of a camera's video, counted from the start of an episode.
+    """
+    wider = []
+    for clip in clips:
+        of_each = [{*keyframes_of(camera, clip.episode)} for camera in clip.episode.videos]
+        common = sorted(set[int].intersection(*of_each) | {0, clip.episode.length})
+        begin, end = common[bisect_right(common, clip.begin) - 1], common[bisect_left(common, clip.end)]
+        wider.append(clip._replace(begin=begin, end=end))
+    return wider
+
+
+def list_episodes(
+    dataset: LeRobotDataset, clips: Sequence[Clip], columns: Mapping[str, pa.Array]
+) -> tuple[SourceList, RunSettings]:
+    """Return the videos of clips of a dataset that vidprep did not make, and settings like those of its videos.
+
+    Args:
+        dataset: The dataset.
+        clips: The clips, which are numbered from 0.
+        columns: Further labels of each clip.
+
+    Raises:
+        StoreError: It has no video, or videos of a codec that vidprep does not make.
+    """
+    import pyarrow as pa
+
+    from vidprep.formats.manifest.labels import Labels
+
+    units, numbers, cameras = list[Unit](), list[int](), list[str]()
+    for number, clip in enumerate(clips):
+        for camera, part in clip.episode.videos.items():
+            path = dataset.root / part.path
+            if camera in dataset.depth_cameras or not path.is_file():
+                continue
+            first, status = round(part.start * dataset.rate), path.stat()
+            frames = first + clip.begin, first + clip.end
+            selected = Selected(str(dataset.root), part.path, *frames, _digest(path))
+            cut = Cut(part.start, part.end)
+            unit_id = episode_video(camera, number)
+            units.append(Unit(unit_id, str(path), status.st_size, status.st_mtime_ns, cut, selected=selected))
+            numbers.append(number)
+            cameras.append(camera)
+    if not units:
+        raise StoreError("has no video of an episode that is selected", path=dataset.root)
+    rows = pa.array(numbers, pa.int64())
+    labels = {
+        "episode_index": rows,
+        "camera": pa.array(cameras, pa.string()),
+        "task": pa.array(["; ".join(clips[number].episode.tasks) for number in numbers], pa.string()),
+        **{name: column.take(rows) for name, column in columns.items()},
+    }
+    settings = _settings_like(Path(units[0].path), dataset.rate)
+    return SourceList(tuple(units), (), labels=Labels([unit.id for unit in units], labels)), settings
+
+
+@lru_cache(maxsize=4096)
+def _digest(path: Path) -> str:
+    return digest_samples(path)
+
+
+def keyframes_in(dataset: LeRobotDataset, camera: str, episode: Episode) -> list[int]:
+    """Return the keyframes of a camera's video, counted from the start of an episode, as the index of its file has them."""
+    part = episode.videos[camera]
+    first = round(part.start * dataset.rate)
+    return [number - first for number in _keyframes(dataset.root / part.path) if 0 <= number - first < episode.length]
+
+
+@lru_cache(maxsize=256)
+def _keyframes(path: Path) -> list[int]:
+    with open_video(path) as container:
+        return [number for number, each in enumerate(container.streams.video[0].index_entries) if each.is_keyframe]
+
+
+def _settings_like(path: Path, rate: float) -> RunSettings:
+    """Return settings that make videos like a file, as far as it tells. Raises StoreError for a codec that is not made."""
+    with open_video(path) as container:
+        context = container.streams.video[0].codec_context
+        codec, pixel_format = context.codec.canonical_name, context.pix_fmt
+    steps = [other - one for one, other in pairwise(_keyframes(path))]
+    try:
+        encoder = EncoderOptions(codec, gop=max(steps, default=1), container="mp4", pixel_format=pixel_format)
+        return RunSettings(VideoOutput(encoder), Retime(Fraction(rate)))
+    except SettingsError as error:
+        raise StoreError(f"{error}: its packets cannot be kept; `vidprep transcode` encodes it", path=path) from error
 
 
 def with_videos(dataset: LeRobotDataset, ids: Collection[str]) -> LeRobotDataset:

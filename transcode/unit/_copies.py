@@ -30,12 +30,14 @@ from vidprep.formats.errors import ReadError, StoreError, VerifyError, VidprepEr
 from vidprep.formats.manifest.remarks import Remark
 from vidprep.formats.manifest.row import COLUMN_NAMES, ManifestRow, row_from_dict
 from vidprep.formats.manifest.table import manifest_paths, manifest_rows, read_table
-from vidprep.formats.model import WHOLE, Colour, FrameSize, OutputFormat, Selected, StoredPackets
-from vidprep.formats.moments import exact_seconds
-from vidprep.formats.storage.local import sha256_of
+from vidprep.formats.model import WHOLE, Colour, FrameSize, OutputFormat, Selected, StoredPackets, VideoFacts
+from vidprep.formats.moments import MILLISECOND, exact_seconds
+from vidprep.formats.storage.base import is_url
+from vidprep.formats.storage.local import digest_samples, sha256_of
 from vidprep.formats.stores.registry import open_store
-from vidprep.formats.video.gop_frames import GopDecoders
-from vidprep.formats.video.packets import PacketIndex, spans_of
+from vidprep.formats.video.gop_frames import DecoderConfig, GopDecoders
+from vidprep.formats.video.packets import PacketIndex, PacketIndexer, spans_of
+from vidprep.formats.video.pyav import time_base_of
 from vidprep.formats.video.seek import Survey, jump_to, survey_of
 from vidprep.formats.video.source import Source, open_video
 from vidprep.formats.video.writer import VideoWriter, payload_checksum
@@ -76,6 +78,8 @@ def copy_frames(job: Job, selected: Selected, context: Context) -> ManifestRow:
     """
     from vidprep.formats.stores.encoded import VideoStore
 
+    if not is_url(selected.place) and not manifest_paths(Path(selected.place)):
+        return _copy_of_others(job, selected, context)
     store = _open(selected.place)
     old = _row_of(store.folder, selected.id)
     if old is None or old.sha256 != selected.sha256:
@@ -94,6 +98,65 @@ def copy_frames(job: Job, selected: Selected, context: Context) -> ManifestRow:
         with _file_of(store, selected.id, job) as path:
             _Trim(job, old, row, store.entry(selected.id), path, begin, end).make(context)
     return row
+
+
+def _copy_of_others(job: Job, selected: Selected, context: Context) -> ManifestRow:
+    """Make the output of frames of a file that vidprep did not make: one of a LeRobot dataset, with frames at a constant rate."""
+    path, rate = Path(selected.place, selected.id), job.settings.retime.frame_rate
+    assert rate is not None and selected.start_frame is not None and selected.end_frame is not None
+    if not path.is_file() or digest_samples(path) != selected.sha256:
+        raise ReadError(f"{selected.id} changed after it was selected; run again", path=selected.place)
+    pts, base, entry = _look_at(path, selected.sha256)
+    count = entry.facts.num_frames
+    if selected.end_frame > count or any(
+        abs((at - pts[0]) * base - n / rate) > MILLISECOND for n, at in enumerate(pts)
+    ):
+        raise ReadError(
+            f"its {count_of(count, 'frame')} are not those of the rows, {float(rate):g} a second", path=path
+        )
+    old = replace(
+        new_row(job),
+        status="ok",
+        codec=entry.config.codec if entry.config is not None else None,
+        width=entry.facts.width,
+        height=entry.facts.height,
+        num_frames=count,
+        frame_rate_num=rate.numerator,
+        frame_rate_den=rate.denominator,
+        source_pts=[at - pts[0] for at in pts],
+        source_time_base_num=base.numerator,
+        source_time_base_den=base.denominator,
+        source_start_seconds=0.0,
+        tolerance_seconds=float(base),
+        source_digest=selected.sha256,
+        encoder="copy",
+        crf=None,
+        preset=None,
+    )
+    row = _describe(job, selected, old, selected.start_frame, selected.end_frame)
+    _Trim(job, old, row, entry, path, selected.start_frame, selected.end_frame).make(context)
+    return row
+
+
+@lru_cache(maxsize=4)
+def _look_at(path: Path, _digest: str) -> tuple[list[int], Fraction, VideoEntry]:
+    """Return the times of the frames of a file, in order, their time base, and its packets. Raises NotIndexedError."""
+    from vidprep.formats.stores.gops import VideoEntry
+
+    with open_video(path) as container, path.open("rb") as file:
+        stream = container.streams.video[0]
+        codec, context = stream.codec_context.codec.canonical_name, stream.codec_context
+        config, pts = DecoderConfig(codec, context.extradata or b""), list[int]()
+        indexer = PacketIndexer(codec, config.extradata, file)
+        for packet in container.demux(stream):
+            if packet.size:
+                indexer.add(packet, bytes(packet))
+                pts.append(packet.pts or 0)
+        index = indexer.finish()
+        facts = VideoFacts(len(index), context.height, context.width, keyframes=index.keyframes)
+        base = time_base_of(stream)
+    entry = VideoEntry(path.name, 0, path.stat().st_size, "mp4", config, index, facts)
+    return sorted(pts), base, entry
 
 
 @lru_cache(maxsize=8)
@@ -301,7 +364,13 @@ class _Trim:
         finally:
             for each in encoded.values():
                 each.path.unlink(missing_ok=True)
-        times = check_file(partial, measured, self._config.codec, self._output.time_base, context.cores())
+        try:
+            times = check_file(partial, measured, self._config.codec, self._output.time_base, context.cores())
+        except VerifyError as error:
+            if not encoded:
+                raise
+            why = "frames that were encoded again may not fit beside those of another encoder; --on-keyframes encodes nothing"
+            raise VerifyError(f"{error.message} ({why})") from error
         row.keyframes, row.keyframe_interval_max = list(measured.keyframes), measured.keyframe_interval_max
         row.time_base_num, row.time_base_den = times.time_base.numerator, times.time_base.denominator
         row.pts = None if self._old.pts is None else times.pts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers import manifest, transcode
-from tests.robots import CAMERAS, OTHER_CAMERA, TASKS, make_robot_dataset
+from tests.robots import CAMERAS, LENGTHS, OTHER_CAMERA, TASKS, make_old_dataset, make_robot_dataset
 from tests.transcode.test_robot_datasets import STARTS, check, digests, lerobot_reads, needs_lerobot
+from vidprep.formats.errors import SettingsError
 from vidprep.transcode import select, validate
 from vidprep.transcode.selection.robot import _spans
 
@@ -120,7 +122,6 @@ def test_spans_in_which_something_moves(
     [
         (("--trim-idle", "1", "--table", "t.csv"), "exclude each other"),
         (("--drop-idle",), "--drop-idle needs --trim-idle"),
-        (("--on-keyframes", "--table", "t.csv"), "--on-keyframes is not for a LeRobot dataset"),
         (("--table", "twice.csv"), "rows 1 and 2 are the same frames"),
         (("--table", "ids.csv"), "give the column episode_index in place of id"),
         (("--table", "bad.csv"), "row 1: episode 0 has 37 frames, not \\[0, 99\\)"),
@@ -139,6 +140,44 @@ def test_what_is_refused(
     ran = transcode(made, tmp_path / "out", *arguments, verb="select")
     assert ran.code == 2 and re.search(why, ran.err), ran.err
     assert not (tmp_path / "out").exists()
+
+
+def test_keyframes_of_all_cameras(made: Path, tmp_path: Path) -> None:
+    rows = table(tmp_path / "t.csv", "0,7,14", "1,40,41")
+    assert select(made, tmp_path / "out", table=rows, on_keyframes=True).ok == 4
+    check(tmp_path / "out", [[*range(6, 18)], [*range(STARTS[1] + 36, STARTS[1] + 41)]], 30)
+    assert not any("encoded_again" in row["warning_codes"] for row in manifest(tmp_path / "out").values())
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libsvtav1"])
+@pytest.mark.parametrize("make", [make_robot_dataset, make_old_dataset], ids=["v3.0", "v2.1"])
+def test_datasets_of_others_are_cut_at_keyframes(make: Any, codec: str, tmp_path: Path) -> None:
+    source = make(tmp_path / "source") if make is make_old_dataset else make(tmp_path / "source", codec=codec)
+    before = digests(source)
+    assert select(source, tmp_path / "whole").ok == 6
+    check(
+        tmp_path / "whole", [[*range(start, start + length)] for start, length in zip(STARTS, LENGTHS, strict=True)], 30
+    )
+    rows = table(tmp_path / "t.csv", *(f"{episode},{begin},{end}" for episode, begin, end in CLIPS))
+    assert select(source, tmp_path / "out", table=rows).ok == 8
+    made = manifest(tmp_path / "out")
+    assert not any("encoded_again" in row["warning_codes"] for row in made.values())
+    starts = [int(row["source_frames"][0]) if row["source_frames"] else 0 for row in made.values()]
+    assert len(starts) == 8 and not validate(tmp_path / "out").faults
+    lengths = [row["length"] for row in pq.read_table(tmp_path / "out/meta/episodes", partitioning=None).to_pylist()]
+    assert all(0 <= length - len(own) <= 16 for length, own in zip(lengths, KEPT, strict=True))
+    shown = pq.read_table(tmp_path / "out/data", partitioning=None)
+    numbers = [round(state[0]) for state in shown["observation.state"].to_pylist()]
+    episodes = shown["episode_index"].to_pylist()
+    kept = [[n for n, at in zip(numbers, episodes, strict=True) if at == episode] for episode in range(4)]
+    assert all({*due} <= {*own} for due, own in zip(KEPT, kept, strict=True))
+    check(tmp_path / "out", kept, 30)
+    assert digests(source) == before
+    first = digests(tmp_path / "out")
+    assert transcode(source, tmp_path / "out", "--table", rows, "--quiet", verb="select").code == 0
+    assert digests(tmp_path / "out") == first
+    with pytest.raises(SettingsError, match="is for what vidprep made"):
+        select(source, tmp_path / "x", keep="episode_index == 1")
 
 
 @pytest.mark.long
