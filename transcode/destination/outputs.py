@@ -301,8 +301,22 @@ class Shards:
         """Return shards with too many dead bytes, and small shards if there are many."""
         allowed = 0.0 if self._layout.shows_dead_bytes else DEAD_SHARE_MAX
         due = {name for name in sizes.named if sizes.dead(name) > allowed * sizes.there[name]}
+        due |= {name for name in self._last_of_runs(sizes) if not self._has_tail(name)}
         small = sizes.small(self._options.shard_bytes)
         return due | (small if len(small) > max(SMALL_SHARDS_MAX, len(sizes.alive) // 2) else set())
+
+    def _last_of_runs(self, sizes: ShardSizes) -> set[str]:
+        """Return the shard of each run that may have no tail, because the run was killed. Only whole ones are uploaded."""
+        if not self._layout.tail or self._storage.is_remote:
+            return set()
+        return {*{name.rpartition("-")[0]: name for name in sorted(sizes.named)}.values()}
+
+    def _has_tail(self, name: str) -> bool:
+        """Return whether a shard ends with its tail, and not with a part of a unit that is as long."""
+        tail = self._layout.tail
+        with (self._place.root / name).open("rb") as file:
+            file.seek(-len(tail), os.SEEK_END)
+            return file.read() == tail
 
     def _replace(self, sizes: ShardSizes, chosen: set[str]) -> set[str]:
         """Rewrite these shards and remove all shards without a row; return their names.

@@ -222,3 +222,17 @@ def test_a_store_that_is_being_made_again_can_be_read_meanwhile(tmp_path: Path) 
     assert contents(made) != before
     assert len(open_store(made)) == 5
     is_proven(src, made)
+
+
+@pytest.mark.parametrize("kind", [("transcode", "shards"), ("burst", "webdataset")])
+def test_a_shard_torn_where_its_end_would_be(kind: tuple[str, str], tmp_path: Path) -> None:
+    """A run was killed when it had written as many bytes of the next unit as the end of a tar has."""
+    verb, form = kind
+    raw = make_clips(tmp_path / "raw", 2)
+    assert transcode(raw, tmp_path / "out", "--format", form, verb=verb).code == 0
+    (shard,) = (tmp_path / "out").glob("*.tar")
+    data = shard.read_bytes()
+    shard.write_bytes(data[:-1024] + b"x" * 1024)
+    assert transcode(tmp_path / "out", verb="validate").code == 1
+    assert transcode(raw, tmp_path / "out", "--format", form, verb=verb).code == 0
+    assert transcode(tmp_path / "out", verb="validate").code == 0
