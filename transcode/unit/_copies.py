@@ -4,7 +4,7 @@ An output of frames [40, 100) of a video with a keyframe every 16 frames:
 
     40 … 47       encoded again, from decoded frames
     48 … 95       three GOPs, whose packets are copied
-    96 … 99       copied, if the first packets of their GOP show exactly these frames; else encoded again
+    96 … 99       copied as far as the first packets of their GOP show exactly the first of these frames; the rest is encoded again
 """
 
 from __future__ import annotations
@@ -300,10 +300,12 @@ def parts_of(index: PacketIndex, begin: int, end: int, codec: str) -> list[Part]
         if after - first < LEAST_HALVED:
             return [Part(begin, end, is_copied=False)]
         first = after
-    if sorted(index.frames[last:end]) == [*range(last, end)]:  # they need only each other, in the order of decoding
-        last = end
     if first > last:
         return [Part(begin, end, is_copied=False)]
+    # As many packets of the last GOP as show exactly its first frames: they need only each other.
+    ends = (at for at in range(end, last, -1) if sorted(index.frames[last:at]) == [*range(last, at)])
+    if (at := next(ends, last)) != last + 1 or at == end or codec != "h264":  # adjacent IDR pictures again
+        last = at
     parts = Part(begin, first, is_copied=False), Part(first, last, is_copied=True), Part(last, end, is_copied=False)
     return [part for part in parts if part.begin < part.end]
 

@@ -395,9 +395,26 @@ def index_of(frames: Sequence[int], keyframes: Sequence[int]) -> PacketIndex:
         (4, 5, [Part(4, 5, True)]),
         (0, 7, [Part(0, 7, True)]),
         (5, 7, [Part(5, 7, False)]),
-        (2, 6, [Part(2, 4, False), Part(4, 6, False)]),
+        (2, 6, [Part(2, 4, False), Part(4, 6, False)]),  # a keyframe alone is not copied before another one
+        (0, 10, [Part(0, 8, True), Part(8, 10, False)]),
+        (0, 3, [Part(0, 3, True)]),
     ],
 )
 def test_parts(begin: int, end: int, parts: list[Part]) -> None:
     index = index_of([0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11], [0, 4, 8])
     assert parts_of(index, begin, end, "h264") == parts
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "parts"),
+    [
+        (0, 7, [Part(0, 5, True), Part(5, 7, False)]),
+        (2, 16, [Part(2, 8, False), Part(8, 16, True)]),
+        (0, 15, [Part(0, 13, True), Part(13, 15, False)]),
+        (0, 3, [Part(0, 1, True), Part(1, 3, False)]),
+    ],
+)
+def test_parts_of_gops_of_eight(begin: int, end: int, parts: list[Part]) -> None:
+    """Of which the first frames that need only each other are 1, 5 and 8."""
+    index = index_of([0, 4, 2, 1, 3, 7, 6, 5, 8, 12, 10, 9, 11, 15, 14, 13], [0, 8])
+    assert parts_of(index, begin, end, "hevc") == parts
