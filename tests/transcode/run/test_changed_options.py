@@ -31,7 +31,7 @@ OTHER = {
     "sample_min": 2, "sample_rule": "llava", "keep": "motion > 1",
     "captions": True, "buckets": 16, "bucket_area": "64x64", "frames": "2n+1", "least_frames": 3, "on_short": "skip",
 }  # fmt: skip
-NO_OPTION_OF_OUTPUTS = ["include", "exclude", "limit", "label_from_folder", "split_from_folder", "captions", "on_bad_row", "split_by", "jobs", "shard_size", "skip_failed", "on_short", "prune", "timeout", "max_memory", "max_pixels", "max_frames", "cut_origin", "source_fps", "video_stream", "audio", "hdr", "on_damage"]  # fmt: skip
+NO_OPTION_OF_OUTPUTS = ["include", "exclude", "limit", "label_from_folder", "split_from_folder", "captions", "on_bad_row", "split_by", "jobs", "shard_size", "skip_failed", "prune", "timeout", "max_memory", "max_pixels", "max_frames", "cut_origin", "source_fps", "video_stream", "audio", "hdr", "on_damage"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
