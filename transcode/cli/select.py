@@ -180,10 +180,10 @@ def _clips(
 
     robots = [place for place in places if isinstance(place, Path) and is_robot_dataset(place)]
     if not robots:
-        if idle.seconds is not None or (trims is not None and trims.of_episodes):
-            raise SettingsError(
-                "<trim_idle> and tables of episodes are for a LeRobot dataset", trim_idle=idle.seconds or 1
-            )
+        if idle.seconds is not None:
+            raise SettingsError("<trim_idle> is for a LeRobot dataset", trim_idle=idle.seconds)
+        if trims is not None and trims.of_episodes:
+            raise SettingsError(f"{trims.path}: has episode_index in place of id, which is for a LeRobot dataset")
         return None, None
     if len(places) > 1:
         raise SettingsError(f"{robots[0]}: is a LeRobot dataset; select from one at a time, and merge them by LeRobot")

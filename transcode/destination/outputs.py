@@ -301,7 +301,7 @@ class Shards:
         """Return shards with too many dead bytes, and small shards if there are many."""
         allowed = 0.0 if self._layout.shows_dead_bytes else DEAD_SHARE_MAX
         due = {name for name in sizes.named if sizes.dead(name) > allowed * sizes.there[name]}
-        due |= {name for name in self._last_of_runs(sizes) if not self._has_tail(name)}
+        due |= {name for name in self._last_of_runs(sizes) if not self._has_tail(name, sizes.there[name])}
         small = sizes.small(self._options.shard_bytes)
         return due | (small if len(small) > max(SMALL_SHARDS_MAX, len(sizes.alive) // 2) else set())
 
@@ -311,11 +311,11 @@ class Shards:
             return set()
         return {*{name.rpartition("-")[0]: name for name in sorted(sizes.named)}.values()}
 
-    def _has_tail(self, name: str) -> bool:
-        """Return whether a shard ends with its tail, and not with a part of a unit that is as long."""
+    def _has_tail(self, name: str, size: int) -> bool:
+        """Return whether a shard of this size ends with its tail, and not with a part of a unit that is as long."""
         tail = self._layout.tail
         with (self._place.root / name).open("rb") as file:
-            file.seek(-len(tail), os.SEEK_END)
+            file.seek(max(0, size - len(tail)))
             return file.read() == tail
 
     def _replace(self, sizes: ShardSizes, chosen: set[str]) -> set[str]:

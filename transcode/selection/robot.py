@@ -6,13 +6,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from av.error import FFmpegError as AvError
 
 from vidprep.formats.errors import SettingsError, SourceError, StoreError, count_of
 from vidprep.formats.lerobot import Episode, LeRobotDataset
@@ -111,11 +112,14 @@ def widen(clips: Sequence[Clip], keyframes_of: Callable[[str, Episode], Collecti
         clips: The clips.
         keyframes_of: Returns the keyframes of a camera's video, counted from the start of an episode.
     """
+    _keyframes.cache_clear()  # of earlier calls, since files may have changed
     wider = []
     for clip in clips:
-        of_each = [{*keyframes_of(camera, clip.episode)} for camera in clip.episode.videos]
-        common = sorted(set[int].intersection(*of_each) | {0, clip.episode.length})
-        begin, end = common[bisect_right(common, clip.begin) - 1], common[bisect_left(common, clip.end)]
+        common = {*range(clip.episode.length + 1)}
+        for camera in clip.episode.videos:
+            common &= {*keyframes_of(camera, clip.episode), clip.episode.length}
+        places = sorted(common | {0})
+        begin, end = places[bisect_right(places, clip.begin) - 1], places[bisect_left(places, clip.end)]
         wider.append(clip._replace(begin=begin, end=end))
     return wider
 
@@ -137,6 +141,7 @@ def list_episodes(
 
     from vidprep.formats.manifest.labels import Labels
 
+    digest = cache(digest_samples)
     units, numbers, cameras = list[Unit](), list[int](), list[str]()
     for number, clip in enumerate(clips):
         for camera, part in clip.episode.videos.items():
@@ -145,7 +150,7 @@ def list_episodes(
                 continue
             first, status = round(part.start * dataset.rate), path.stat()
             frames = first + clip.begin, first + clip.end
-            selected = Selected(str(dataset.root), part.path, *frames, _digest(path))
+            selected = Selected(str(dataset.root), part.path, *frames, digest(path))
             cut = Cut(part.start, part.end)
             unit_id = episode_video(camera, number)
             units.append(Unit(unit_id, str(path), status.st_size, status.st_mtime_ns, cut, selected=selected))
@@ -160,26 +165,31 @@ def list_episodes(
         "task": pa.array(["; ".join(clips[number].episode.tasks) for number in numbers], pa.string()),
         **{name: column.take(rows) for name, column in columns.items()},
     }
-    settings = _settings_like(Path(units[0].path), dataset.rate)
+    readable = next((Path(unit.path) for unit in units if _keyframes(Path(unit.path))), None)
+    if readable is None:
+        raise StoreError("has no video that can be read", path=dataset.root)
+    settings = _settings_like(readable, dataset.rate)
     return SourceList(tuple(units), (), labels=Labels([unit.id for unit in units], labels)), settings
 
 
-@lru_cache(maxsize=4096)
-def _digest(path: Path) -> str:
-    return digest_samples(path)
-
-
 def keyframes_in(dataset: LeRobotDataset, camera: str, episode: Episode) -> list[int]:
-    """Return the keyframes of a camera's video, counted from the start of an episode, as the index of its file has them."""
+    """Return the keyframes of a camera's video, counted from the start of an episode, as the index of its file has them; all frames of
+    maps of depth, which are not cut, and of a file that cannot be read, which fails later.
+    """
     part = episode.videos[camera]
     first = round(part.start * dataset.rate)
+    if camera in dataset.depth_cameras or not _keyframes(dataset.root / part.path):
+        return [*range(episode.length)]
     return [number - first for number in _keyframes(dataset.root / part.path) if 0 <= number - first < episode.length]
 
 
 @lru_cache(maxsize=256)
 def _keyframes(path: Path) -> list[int]:
-    with open_video(path) as container:
-        return [number for number, each in enumerate(container.streams.video[0].index_entries) if each.is_keyframe]
+    try:
+        with open_video(path) as container:
+            return [number for number, each in enumerate(container.streams.video[0].index_entries) if each.is_keyframe]
+    except (AvError, OSError, IndexError):
+        return []
 
 
 def _settings_like(path: Path, rate: float) -> RunSettings:

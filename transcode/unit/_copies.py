@@ -23,6 +23,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
+from av.error import FFmpegError as AvError
 from av.packet import Packet
 from av.video.stream import VideoStream
 
@@ -37,7 +38,7 @@ from vidprep.formats.storage.local import digest_samples, sha256_of
 from vidprep.formats.stores.registry import open_store
 from vidprep.formats.video.gop_frames import DecoderConfig, GopDecoders
 from vidprep.formats.video.packets import PacketIndex, PacketIndexer, spans_of
-from vidprep.formats.video.pyav import time_base_of
+from vidprep.formats.video.pyav import reason_of, time_base_of
 from vidprep.formats.video.seek import Survey, jump_to, survey_of
 from vidprep.formats.video.source import Source, open_video
 from vidprep.formats.video.writer import VideoWriter, payload_checksum
@@ -106,7 +107,10 @@ def _copy_of_others(job: Job, selected: Selected, context: Context) -> ManifestR
     assert rate is not None and selected.start_frame is not None and selected.end_frame is not None
     if not path.is_file() or digest_samples(path) != selected.sha256:
         raise ReadError(f"{selected.id} changed after it was selected; run again", path=selected.place)
-    pts, base, entry = _look_at(path, selected.sha256)
+    try:
+        pts, base, entry = _look_at(path, selected.sha256)
+    except AvError as error:
+        raise ReadError(f"cannot be read: {reason_of(error)}", path=path) from error
     count = entry.facts.num_frames
     if selected.end_frame > count or any(
         abs((at - pts[0]) * base - n / rate) > MILLISECOND for n, at in enumerate(pts)
@@ -295,9 +299,9 @@ def parts_of(index: PacketIndex, begin: int, end: int, codec: str) -> list[Part]
     """Return the parts of the frames [begin, end) of a video whose GOPs need no other GOP."""
     entries = [*index.keyframes, len(index)]
     first, last = entries[bisect_left(entries, begin)], entries[bisect_right(entries, end) - 1]
-    if codec == "h264" and begin + 1 == first < last:  # adjacent IDR pictures must have other numbers (H.264, 7.4.3)
+    if codec == "h264" and begin + 1 == first < end:  # adjacent IDR pictures must have other numbers (H.264, 7.4.3)
         after = entries[bisect_right(entries, first)]
-        if after - first < LEAST_HALVED:
+        if first == last or after - first < LEAST_HALVED:
             return [Part(begin, end, is_copied=False)]
         first = after
     if first > last:

@@ -180,6 +180,26 @@ def test_datasets_of_others_are_cut_at_keyframes(make: Any, codec: str, tmp_path
         select(source, tmp_path / "x", keep="episode_index == 1")
 
 
+def test_a_lost_or_damaged_video_of_others_leaves_out_its_episode(tmp_path: Path) -> None:
+    source = make_old_dataset(tmp_path / "source")
+    (source / f"videos/chunk-000/{CAMERAS[0]}/episode_000000.mp4").write_bytes(b"no video")
+    (source / f"videos/chunk-000/{CAMERAS[1]}/episode_000002.mp4").unlink()
+    ran = transcode(source, tmp_path / "out", verb="select")
+    assert ran.code == 1 and "episode 0 has no video" in ran.err and "episode 2 has no video" in ran.err
+    assert "Traceback" not in ran.err
+    info = pq.read_table(tmp_path / "out/meta/episodes", partitioning=None).to_pylist()
+    assert [row["length"] for row in info] == [LENGTHS[1]]
+    # The same process sees what changed.
+    make_old_dataset(tmp_path / "whole")
+    for camera, number in ((CAMERAS[0], 0), (CAMERAS[1], 2)):
+        name = f"videos/chunk-000/{camera}/episode_{number:06d}.mp4"
+        (source / name).write_bytes((tmp_path / "whole" / name).read_bytes())
+    assert transcode(source, tmp_path / "out", verb="select").code == 0
+    check(
+        tmp_path / "out", [[*range(start, start + length)] for start, length in zip(STARTS, LENGTHS, strict=True)], 30
+    )
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
 def test_the_reader_of_lerobot(made: Path, tmp_path: Path, backend: str) -> None:

@@ -391,6 +391,8 @@ def index_of(frames: Sequence[int], keyframes: Sequence[int]) -> PacketIndex:
         (2, 12, [Part(2, 4, False), Part(4, 12, True)]),
         (3, 12, [Part(3, 8, False), Part(8, 12, True)]),  # no keyframe alone before another one
         (3, 8, [Part(3, 8, False)]),
+        (3, 6, [Part(3, 6, False)]),
+        (3, 4, [Part(3, 4, False)]),
         (4, 6, [Part(4, 6, False)]),
         (4, 5, [Part(4, 5, True)]),
         (0, 7, [Part(0, 7, True)]),
